@@ -1,0 +1,163 @@
+# hmshim's front door. `make help` lists the targets.
+SHELL := /bin/bash
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := all
+
+BUILD ?= build
+JOBS ?= $(shell nproc)
+CXX := g++
+PYTHON := /usr/bin/python3
+VERSION := 0.1.0
+PREFIX ?= /usr/local
+# SANITIZE=address,undefined or SANITIZE=thread builds shim, simulated GPU and guests with that sanitizer.
+SANITIZE ?=
+
+ifneq ($(MAKEFLAGS),$(filter-out -j%,$(MAKEFLAGS)))
+else
+MAKEFLAGS += -j$(JOBS)
+endif
+
+# The tools and CUDA: found or fetched once per build folder (scripts/setup), then read here.
+ifeq (,$(filter help clean format,$(MAKECMDGOALS)))
+include $(BUILD)/cuda.mk
+endif
+$(BUILD)/cuda.mk: scripts/setup
+	@scripts/setup $(BUILD)
+
+# ---- flags -----------------------------------------------------------------------------------------------------------
+WARNINGS := -Wall -Wextra -Wconversion -Wshadow -Werror
+SANITIZE_FLAGS := $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-sanitize-recover=undefined -fno-omit-frame-pointer)
+CPPFLAGS := -I. -isystem $(CUDA_INCLUDE) -DFMT_HEADER_ONLY -DHMSHIM_VERSION='"$(VERSION)"'
+CXXFLAGS := -std=c++20 -O2 -g $(WARNINGS) $(SANITIZE_FLAGS) -MMD -MP
+PIC := -fPIC -fvisibility=hidden -fvisibility-inlines-hidden -ftls-model=initial-exec
+# A preload library may need only what every process has: the C++ runtime comes inside, hidden.
+STATIC_CXX := -static-libstdc++ -static-libgcc
+
+# ---- the library -----------------------------------------------------------------------------------------------------
+# entry/ of interpose: what defines the guest-visible symbols. Everything else goes into an archive that unit tests link.
+ENTRY_SRC := $(wildcard interpose/wrappers.cpp interpose/lookup_exports.cpp interpose/dlsym_$(shell uname -m).S interpose/load.cpp)
+CORE_SRC := $(filter-out $(ENTRY_SRC),$(wildcard interpose/*.cpp uvm/*.cpp policy/*.cpp policy/policies/*.cpp))
+ENTRY_OBJ := $(patsubst %,$(BUILD)/obj/%.o,$(basename $(ENTRY_SRC)))
+CORE_OBJ := $(CORE_SRC:%.cpp=$(BUILD)/obj/%.o)
+LIB := $(BUILD)/libhmshim.so
+
+all: $(LIB) ## build the library: build/libhmshim.so
+
+$(BUILD)/obj/%.o: %.cpp | $(BUILD)/cuda.mk
+	@mkdir -p $(@D)
+	$(CXX) $(CPPFLAGS) $(CXXFLAGS) $(PIC) -c -o $@ $<
+$(BUILD)/obj/%.o: %.S | $(BUILD)/cuda.mk
+	@mkdir -p $(@D)
+	$(CXX) -c -fPIC -o $@ $<
+# The dlsym path calls no libc function and must not be instrumented: it runs inside sanitizer start-up.
+$(BUILD)/obj/interpose/lookup_exports.o: CXXFLAGS += -fno-builtin -fno-stack-protector -fno-sanitize=all
+
+$(BUILD)/libhmshim_core.a: $(CORE_OBJ)
+	@rm -f $@
+	ar rcs $@ $^
+
+$(LIB): $(ENTRY_OBJ) $(CORE_OBJ) shim.map
+	$(CXX) -shared -o $@ $(ENTRY_OBJ) $(CORE_OBJ) $(SANITIZE_FLAGS) $(STATIC_CXX) \
+	  -Wl,--version-script=shim.map -Wl,--no-undefined-version $(if $(SANITIZE),,-Wl,-z,defs) -Wl,-Bsymbolic-functions \
+	  -Wl,--exclude-libs,ALL -Wl,-soname,libhmshim.so -Wl,-z,now -ldl -lpthread
+
+# ---- the simulated GPU -----------------------------------------------------------------------------------------------
+MODEL_OBJ := $(patsubst %.cpp,$(BUILD)/obj/%.o,$(wildcard tests/simgpu/model/*.cpp))
+DRIVER_OBJ := $(patsubst %.cpp,$(BUILD)/obj/%.o,$(wildcard tests/simgpu/driver/*.cpp))
+RUNTIME_OBJ := $(patsubst %.cpp,$(BUILD)/obj/%.o,$(wildcard tests/simgpu/runtime/*.cpp))
+SIMGPU := $(BUILD)/simgpu/libcuda.so.1 $(BUILD)/simgpu/libcudart.so.13
+
+simgpu: $(SIMGPU) ## build the simulated GPU: build/simgpu/
+$(BUILD)/libsimgpu_model.a: $(MODEL_OBJ)
+	@rm -f $@
+	ar rcs $@ $^
+$(BUILD)/simgpu/libcuda.so.1: $(DRIVER_OBJ) $(MODEL_OBJ) tests/simgpu/driver/exports.map
+	@mkdir -p $(@D)
+	$(CXX) -shared -o $@ $(DRIVER_OBJ) $(MODEL_OBJ) $(SANITIZE_FLAGS) -Wl,-soname,libcuda.so.1 \
+	  -Wl,--version-script=tests/simgpu/driver/exports.map -lzstd -llz4 -ldl -lpthread
+	ln -sf libcuda.so.1 $(@D)/libcuda.so
+$(BUILD)/simgpu/libcudart.so.13: $(RUNTIME_OBJ) tests/simgpu/runtime/exports.map
+	@mkdir -p $(@D)
+	$(CXX) -shared -o $@ $(RUNTIME_OBJ) $(SANITIZE_FLAGS) -Wl,-soname,libcudart.so.13 \
+	  -Wl,--version-script=tests/simgpu/runtime/exports.map -ldl -lpthread
+	ln -sf libcudart.so.13 $(@D)/libcudart.so
+
+# ---- guests: programs that know nothing of the library ---------------------------------------------------------------
+# *.cu: built by nvcc against the shared runtime; *.cpp: driver API, linked to libcuda; *_kernels.cpp: host bodies of a guest's kernels.
+GUEST_CU := $(patsubst tests/guests/%.cu,$(BUILD)/guests/%,$(wildcard tests/guests/*.cu))
+GUEST_KERNELS := $(patsubst tests/guests/%.cpp,$(BUILD)/guests/lib%.so,$(wildcard tests/guests/*_kernels.cpp))
+GUEST_CPP := $(patsubst tests/guests/%.cpp,$(BUILD)/guests/%,$(filter-out %_kernels.cpp,$(wildcard tests/guests/*.cpp)))
+GUESTS := $(GUEST_CU) $(GUEST_KERNELS) $(GUEST_CPP)
+NVCC_GENCODE := -gencode arch=compute_80,code=sm_80 -gencode arch=compute_90,code=sm_90 \
+  -gencode arch=compute_100,code=sm_100 -gencode arch=compute_80,code=compute_80
+
+guests: $(GUESTS) ## build the test programs: build/guests/
+$(GUEST_CU): $(BUILD)/guests/%: tests/guests/%.cu $(wildcard tests/guests/*.hpp) | $(BUILD)/cuda.mk
+	@mkdir -p $(@D)
+	$(NVCC) -std=c++17 -O2 -I. $(NVCC_GENCODE) -cudart shared -o $@ $< $(CUDART_LINK)
+$(GUEST_KERNELS): $(BUILD)/guests/lib%.so: tests/guests/%.cpp $(wildcard tests/guests/*.hpp) | $(BUILD)/cuda.mk
+	@mkdir -p $(@D)
+	$(CXX) $(CPPFLAGS) -std=c++20 -O2 -g -Wall -Wextra $(SANITIZE_FLAGS) -fPIC -shared -o $@ $<
+$(GUEST_CPP): $(BUILD)/guests/%: tests/guests/%.cpp $(BUILD)/simgpu/libcuda.so.1 $(wildcard tests/guests/*.hpp)
+	@mkdir -p $(@D)
+	$(CXX) $(CPPFLAGS) -std=c++20 -O2 -g -Wall -Wextra $(SANITIZE_FLAGS) -o $@ $< $(BUILD)/simgpu/libcuda.so.1 -ldl -lpthread
+
+# ---- tests -----------------------------------------------------------------------------------------------------------
+UNIT_GROUPS := $(notdir $(wildcard tests/unit/*))
+SUPPORT_OBJ := $(patsubst %.cpp,$(BUILD)/obj/%.o,$(wildcard tests/support/*.cpp))
+define unit_group
+$(BUILD)/tests/unit_$(1): $(patsubst %.cpp,$(BUILD)/obj/%.o,$(wildcard tests/unit/$(1)/*.cpp)) $(SUPPORT_OBJ) \
+    $(BUILD)/libhmshim_core.a $(BUILD)/libsimgpu_model.a
+	@mkdir -p $$(@D)
+	$(CXX) $$(SANITIZE_FLAGS) -o $$@ $$^ -lgtest -lgtest_main -ldl -lpthread -lzstd -llz4
+endef
+$(foreach group,$(UNIT_GROUPS),$(eval $(call unit_group,$(group))))
+UNIT_TESTS := $(UNIT_GROUPS:%=$(BUILD)/tests/unit_%)
+PRELOAD_TESTS := $(BUILD)/tests/preload
+$(PRELOAD_TESTS): $(patsubst %.cpp,$(BUILD)/obj/%.o,$(wildcard tests/preload/*.cpp)) $(SUPPORT_OBJ)
+	@mkdir -p $(@D)
+	$(CXX) $(SANITIZE_FLAGS) -o $@ $^ -lgtest -lgtest_main -ldl -lpthread
+
+tests: $(LIB) $(SIMGPU) $(GUESTS) $(UNIT_TESTS) $(PRELOAD_TESTS) probe ## build every test without running it
+
+test: tests ## build and run all tests on the simulated GPU
+	HMSHIM_TEST_BUILD=$(abspath $(BUILD)) HMSHIM_TEST_CUDA=$(CUDA_ROOT) ctest --test-dir tests --output-on-failure --no-tests=error -j$(JOBS)
+
+# ---- what waits for a card -------------------------------------------------------------------------------------------
+probe: $(BUILD)/gpu/probe ## build the hardware probe: build/gpu/probe
+$(BUILD)/gpu/probe: tests/gpu/probe.cu | $(BUILD)/cuda.mk
+	@mkdir -p $(@D)
+	$(NVCC) -std=c++17 -O2 $(NVCC_GENCODE) -cudart static -o $@ $< $(CUDART_STATIC_LINK) -lcuda
+
+demo: $(LIB) $(SIMGPU) $(GUESTS) ## train a model twice the device's memory: fails without the library, trains with it
+	scripts/demo $(BUILD)
+
+# ---- benchmarks ------------------------------------------------------------------------------------------------------
+BENCHES := $(patsubst bench/%.cpp,$(BUILD)/bench/%,$(wildcard bench/*_bench.cpp))
+$(BENCHES): $(BUILD)/bench/%: $(BUILD)/obj/bench/%.o $(BUILD)/libhmshim_core.a $(BUILD)/simgpu/libcuda.so.1
+	@mkdir -p $(@D)
+	$(CXX) -o $@ $< $(BUILD)/libhmshim_core.a -lbenchmark -ldl -lpthread $(BUILD)/simgpu/libcuda.so.1
+bench: $(LIB) $(SIMGPU) $(BENCHES) ## measure the launch path, the table and the allocation path
+	scripts/bench $(BUILD)
+
+# ---- upkeep ----------------------------------------------------------------------------------------------------------
+generate: | $(BUILD)/cuda.mk ## rewrite every generated file from the .def tables
+	CUDA_INCLUDE=$(CUDA_INCLUDE) $(PYTHON) scripts/docgen
+lint: $(LIB) ## formatting, static analysis, generated files, include rules, exported and needed symbols
+	BUILD=$(BUILD) CUDA_INCLUDE=$(CUDA_INCLUDE) tests/lint/run
+format: ## format all C++ sources in place
+	git ls-files -co --exclude-standard '*.cpp' '*.hpp' '*.cu' | xargs -r clang-format -i
+ci: ## what continuous integration runs: lint, then the tests
+	$(MAKE) lint
+	$(MAKE) test
+install: $(LIB) ## install the library, the hmshim command and its man page under PREFIX
+	install -D -m 755 $(LIB) $(DESTDIR)$(PREFIX)/lib/libhmshim.so
+	install -D -m 755 scripts/hmshim $(DESTDIR)$(PREFIX)/bin/hmshim
+	install -D -m 644 scripts/hmshim.1 $(DESTDIR)$(PREFIX)/share/man/man1/hmshim.1
+clean: ## remove the build folder
+	rm -rf $(BUILD)
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /\1\t/' | sort | awk -F'\t' '{printf "  %-10s %s\n", $$1, $$2}'
+
+.PHONY: all simgpu guests tests test probe demo bench generate lint format ci install clean help
+-include $(shell find $(BUILD)/obj -name '*.d' 2>/dev/null)

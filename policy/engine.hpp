@@ -1,0 +1,55 @@
+// The decision maker of one device: events in, actions out. Pure and single-threaded; its owner holds the lock.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string_view>
+
+#include "policy/action.hpp"
+#include "policy/event.hpp"
+#include "policy/iteration_detector.hpp"
+
+namespace hmshim::policy {
+
+struct EngineConfig {
+  std::string_view policy;          // a name of policies.def
+  std::uint64_t budget_bytes = 0;   // device bytes that managed extents may occupy
+};
+
+// Bytes by cause since the engine began; monotonic. The engine's own belief, exact for what it ordered and an
+// estimate (whole extents) for what the driver moves on demand.
+struct MigrationTotals {
+  std::uint64_t h2d_demand_bytes = 0;
+  std::uint64_t h2d_prefetch_bytes = 0;
+  std::uint64_t d2h_demote_bytes = 0;
+  std::uint64_t demotions = 0;
+  std::uint64_t budget_excursions = 0;  // launches whose own extents exceed the budget
+};
+
+class Engine {
+ public:
+  // Throws std::invalid_argument naming the policies there are when config.policy is unknown.
+  explicit Engine(const EngineConfig& config);
+  ~Engine();
+
+  void allocated(const Allocated& event);
+  void freed(const Freed& event);
+  // Appends to `actions` what must be done before the launch runs. After it every touched extent counts as resident.
+  void launch(const Launch& event, Actions& actions);
+  // A planned copy target: like launch(), but absent extents are brought in by a Prefetch action instead of a fault
+  // (copy engines fault page by page: uvm_gpu_non_replayable_faults.c).
+  void copy(const Launch& event, Actions& actions);
+
+  [[nodiscard]] bool is_resident(ExtentId extent) const noexcept;
+  [[nodiscard]] std::uint64_t resident_bytes() const noexcept;
+  [[nodiscard]] std::uint64_t footprint_bytes() const noexcept;
+  [[nodiscard]] const MigrationTotals& totals() const noexcept;
+  [[nodiscard]] const IterationDetector& iterations() const noexcept;
+  void set_budget(std::uint64_t budget_bytes) noexcept;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace hmshim::policy

@@ -1,0 +1,30 @@
+// What a policy is told. Plain data in logical time; the order of the calls is the order of the guest's calls.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "policy/vocabulary.hpp"
+
+namespace hmshim::policy {
+
+// A managed allocation came into being. It is resident nowhere until first touched.
+struct Allocated {
+  ExtentId extent;
+  std::uint64_t bytes;      // multiple of kBlockBytes
+  std::uint64_t identity;   // stable across iterations: size + ordinal, never the address
+};
+
+struct Freed {
+  ExtentId extent;
+};
+
+// A kernel launch, a copy or a memset: the extents it names will be accessed when the guest's stream reaches it.
+struct Launch {
+  Tick tick;
+  std::uint64_t signature;  // kernel, grid, block and shared memory, hashed: what identifies the launch across iterations
+  std::uint64_t time_ns;    // host clock at enqueue; only differences are meaningful
+  std::span<const ExtentId> touched;  // without duplicates
+};
+
+}  // namespace hmshim::policy
