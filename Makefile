@@ -74,7 +74,7 @@ $(BUILD)/libsimgpu_model.a: $(MODEL_OBJ)
 $(BUILD)/simgpu/libcuda.so.1: $(DRIVER_OBJ) $(MODEL_OBJ) tests/simgpu/driver/exports.map
 	@mkdir -p $(@D)
 	$(CXX) -shared -o $@ $(DRIVER_OBJ) $(MODEL_OBJ) $(SANITIZE_FLAGS) -Wl,-soname,libcuda.so.1 \
-	  -Wl,--version-script=tests/simgpu/driver/exports.map -lzstd -llz4 -ldl -lpthread
+	  -Wl,--version-script=tests/simgpu/driver/exports.map -Wl,-Bsymbolic-functions -lzstd -llz4 -ldl -lpthread
 	ln -sf libcuda.so.1 $(@D)/libcuda.so
 $(BUILD)/simgpu/libcudart.so.13: $(RUNTIME_OBJ) tests/simgpu/runtime/exports.map
 	@mkdir -p $(@D)
@@ -95,9 +95,9 @@ guests: $(GUESTS) ## build the test programs: build/guests/
 $(GUEST_CU): $(BUILD)/guests/%: tests/guests/%.cu $(wildcard tests/guests/*.hpp) | $(BUILD)/cuda.mk
 	@mkdir -p $(@D)
 	$(NVCC) -std=c++17 -O2 -I. $(NVCC_GENCODE) -cudart shared -o $@ $< $(CUDART_LINK)
-$(GUEST_KERNELS): $(BUILD)/guests/lib%.so: tests/guests/%.cpp $(wildcard tests/guests/*.hpp) | $(BUILD)/cuda.mk
+$(GUEST_KERNELS): $(BUILD)/guests/lib%.so: tests/guests/%.cpp $(BUILD)/simgpu/libcuda.so.1 $(wildcard tests/guests/*.hpp)
 	@mkdir -p $(@D)
-	$(CXX) $(CPPFLAGS) -std=c++20 -O2 -g -Wall -Wextra $(SANITIZE_FLAGS) -fPIC -shared -o $@ $<
+	$(CXX) $(CPPFLAGS) -std=c++20 -O2 -g -Wall -Wextra $(SANITIZE_FLAGS) -fPIC -shared -o $@ $< $(BUILD)/simgpu/libcuda.so.1
 $(GUEST_CPP): $(BUILD)/guests/%: tests/guests/%.cpp $(BUILD)/simgpu/libcuda.so.1 $(wildcard tests/guests/*.hpp)
 	@mkdir -p $(@D)
 	$(CXX) $(CPPFLAGS) -std=c++20 -O2 -g -Wall -Wextra $(SANITIZE_FLAGS) -o $@ $< $(BUILD)/simgpu/libcuda.so.1 -ldl -lpthread
@@ -107,7 +107,7 @@ UNIT_GROUPS := $(notdir $(wildcard tests/unit/*))
 SUPPORT_OBJ := $(patsubst %.cpp,$(BUILD)/obj/%.o,$(wildcard tests/support/*.cpp))
 define unit_group
 $(BUILD)/tests/unit_$(1): $(patsubst %.cpp,$(BUILD)/obj/%.o,$(wildcard tests/unit/$(1)/*.cpp)) $(SUPPORT_OBJ) \
-    $(BUILD)/libhmshim_core.a $(BUILD)/libsimgpu_model.a
+    $(if $(filter simgpu,$(1)),$(DRIVER_OBJ)) $(BUILD)/libhmshim_core.a $(BUILD)/libsimgpu_model.a
 	@mkdir -p $$(@D)
 	$(CXX) $$(SANITIZE_FLAGS) -o $$@ $$^ -lgtest -lgtest_main -ldl -lpthread -lzstd -llz4
 endef

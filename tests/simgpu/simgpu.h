@@ -1,0 +1,67 @@
+/* What a test may tell the simulated GPU. C, exported by the simulated libcuda.so.1; see README.md for the environment.
+ *
+ * A library named in SIMGPU_KERNELS exports `void simgpu_kernels(void)`; cuInit calls it, and it registers what its guest's
+ * kernels do. It links to libcuda.so.1, which the guest has loaded by then. */
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* One launch, as the kernel would see it. Valid during the call it is passed to. */
+typedef struct simgpu_launch {
+  const char* kernel; /* mangled name */
+  unsigned grid[3];
+  unsigned block[3];
+  unsigned shared_bytes; /* dynamic shared memory */
+  int device;            /* ordinal */
+  size_t parameter_count;
+  const void* const* parameters; /* parameters[i] points to the value of parameter i, copied at launch */
+  const size_t* parameter_bytes;
+} simgpu_launch;
+
+/* Replaces the device code of a kernel. Runs when the launch is due in its stream, on any thread that waits in the driver;
+ * device and managed pointers among the parameters may be dereferenced. It must not call the driver. */
+typedef void (*simgpu_body)(const simgpu_launch* launch);
+void simgpu_register(const char* mangled, simgpu_body body);
+
+/* What a launch touches and for how long it runs, where "each operand from its pointer to its end" is too coarse. */
+typedef struct simgpu_footprint simgpu_footprint;
+enum { SIMGPU_READ = 1, SIMGPU_WRITE = 2, SIMGPU_READ_WRITE = 3 };
+/* Adds one byte range, in the order in which the kernel walks them. */
+void simgpu_touch(simgpu_footprint* footprint, uint64_t address, uint64_t bytes, int kind);
+/* Virtual duration without stalls. Not called: from the bytes touched and the device's memory bandwidth. */
+void simgpu_set_duration_ns(simgpu_footprint* footprint, int64_t duration_ns);
+/* Called at every launch of the kernel, on the launching thread. A kernel may have a body, a description, or both. */
+typedef void (*simgpu_describe)(const simgpu_launch* launch, simgpu_footprint* footprint);
+void simgpu_register_footprint(const char* mangled, simgpu_describe describe);
+
+/* The virtual clock of the calling thread; 0 before cuInit. */
+unsigned long long simgpu_now_ns(void);
+
+/* Figures since cuInit, over all devices; zero before it. */
+typedef struct simgpu_stats {
+  uint64_t live_allocations; /* device and managed */
+  uint64_t live_host_allocations;
+  uint64_t live_streams; /* created and not destroyed */
+  uint64_t live_events;
+  uint64_t live_contexts;
+  uint64_t live_modules; /* modules and libraries */
+  uint64_t live_graphs;  /* graphs and executable graphs */
+  uint64_t kernels;
+  uint64_t h2d_user_bytes, h2d_coherence_bytes, h2d_demand_bytes, h2d_copy_bytes, h2d_remote_bytes;
+  uint64_t d2h_user_bytes, d2h_coherence_bytes, d2h_eviction_bytes, d2h_copy_bytes, d2h_remote_bytes;
+  uint64_t resident_bytes, peak_resident_bytes; /* managed */
+  uint64_t fault_groups, evicted_blocks, discarded_bytes, dropped_bytes;
+  uint64_t writes_after_discard, reads_after_discard; /* hazards: regions of 64 KiB */
+  uint64_t calls;                                     /* driver calls; counted only with SIMGPU_LOG or SIMGPU_FAIL set */
+  int64_t kernel_busy_ns, stall_ns, now_ns;
+} simgpu_stats;
+void simgpu_get_stats(simgpu_stats* stats);
+
+#ifdef __cplusplus
+}
+#endif
