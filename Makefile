@@ -127,7 +127,7 @@ test: tests ## build and run all tests on the simulated GPU
 probe: $(BUILD)/gpu/probe ## build the hardware probe: build/gpu/probe
 $(BUILD)/gpu/probe: tests/gpu/probe.cu | $(BUILD)/cuda.mk
 	@mkdir -p $(@D)
-	$(NVCC) -std=c++17 -O2 $(NVCC_GENCODE) -cudart static -o $@ $< $(CUDART_STATIC_LINK) -lcuda
+	$(NVCC) -std=c++17 -O2 $(NVCC_GENCODE) -cudart static -o $@ $< $(CUDART_STATIC_LINK)
 
 demo: $(LIB) $(SIMGPU) $(GUESTS) ## train a model twice the device's memory: fails without the library, trains with it
 	scripts/demo $(BUILD)
