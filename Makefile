@@ -109,14 +109,14 @@ define unit_group
 $(BUILD)/tests/unit_$(1): $(patsubst %.cpp,$(BUILD)/obj/%.o,$(wildcard tests/unit/$(1)/*.cpp)) $(SUPPORT_OBJ) \
     $(if $(filter simgpu,$(1)),$(DRIVER_OBJ)) $(BUILD)/libhmshim_core.a $(BUILD)/libsimgpu_model.a
 	@mkdir -p $$(@D)
-	$(CXX) $$(SANITIZE_FLAGS) -o $$@ $$^ -lgtest -lgtest_main -ldl -lpthread -lzstd -llz4
+	$(CXX) $$(SANITIZE_FLAGS) -o $$@ $$^ -lgmock -lgtest -lgtest_main -ldl -lpthread -lzstd -llz4
 endef
 $(foreach group,$(UNIT_GROUPS),$(eval $(call unit_group,$(group))))
 UNIT_TESTS := $(UNIT_GROUPS:%=$(BUILD)/tests/unit_%)
 PRELOAD_TESTS := $(BUILD)/tests/preload
 $(PRELOAD_TESTS): $(patsubst %.cpp,$(BUILD)/obj/%.o,$(wildcard tests/preload/*.cpp)) $(SUPPORT_OBJ)
 	@mkdir -p $(@D)
-	$(CXX) $(SANITIZE_FLAGS) -o $@ $^ -lgtest -lgtest_main -ldl -lpthread
+	$(CXX) $(SANITIZE_FLAGS) -o $@ $^ -lgmock -lgtest -lgtest_main -ldl -lpthread
 
 tests: $(LIB) $(SIMGPU) $(GUESTS) $(UNIT_TESTS) $(PRELOAD_TESTS) probe ## build every test without running it
 
