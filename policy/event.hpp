@@ -1,6 +1,7 @@
 // What a policy is told. Plain data in logical time; the order of the calls is the order of the guest's calls.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 
@@ -15,6 +16,9 @@ struct Allocated {
   std::uint64_t identity;   // stable across iterations: size + ordinal, never the address
 };
 
+// The extents one launch may name: the 8-byte words of the largest parameter buffer, 4 KiB (CUDA programming guide, kernel parameters).
+inline constexpr std::size_t kMaxTouched = 512;
+
 struct Freed {
   ExtentId extent;
 };
@@ -24,7 +28,7 @@ struct Launch {
   Tick tick;
   std::uint64_t signature;  // kernel, grid, block and shared memory, hashed: what identifies the launch across iterations
   std::uint64_t time_ns;    // host clock at enqueue; only differences are meaningful
-  std::span<const ExtentId> touched;  // without duplicates
+  std::span<const ExtentId> touched;  // at most kMaxTouched; an extent may appear more than once
 };
 
 }  // namespace hmshim::policy

@@ -1,0 +1,201 @@
+#include "interpose/kernel_args.hpp"
+
+#include <cstring>
+
+namespace hmshim::interpose {
+
+namespace {
+
+constexpr std::size_t kFirstSlots = 1024;
+
+// Handles are pointers: their low bits are alignment. Multiplicative hashing takes the high bits of the product.
+std::size_t slot_of(std::uintptr_t handle) noexcept {
+  return static_cast<std::size_t>((static_cast<std::uint64_t>(handle) * 0x9E3779B97F4A7C15ULL) >> 32);
+}
+
+std::uint64_t content_hash(const ParamLayout& layout) noexcept {
+  std::uint64_t hash = layout.bytes;
+  for (const PointerParam& param : layout.params) {
+    hash = (hash ^ param.index ^ (std::uint64_t{param.offset} << 16) ^ (std::uint64_t{param.words} << 40)) * 0x100000001B3ULL;
+  }
+  return hash;
+}
+
+bool same_content(const ParamLayout& a, const ParamLayout& b) noexcept {
+  return a.bytes == b.bytes && a.params.size() == b.params.size() &&
+         std::memcmp(a.params.data(), b.params.data(), a.params.size() * sizeof(PointerParam)) == 0;
+}
+
+// Asks the driver for every parameter in turn; CUDA_ERROR_INVALID_VALUE past the last one ends the list (cuda.h, cuFuncGetParamInfo).
+bool ask_driver(const void* handle, HandleKind kind, const uvm::DriverApi& driver, ParamLayout& layout) {
+  for (std::uint32_t index = 0;; ++index) {
+    std::size_t offset = 0;
+    std::size_t size = 0;
+    CUresult result = CUDA_ERROR_NOT_SUPPORTED;
+    if (kind == HandleKind::Kernel && driver.cuKernelGetParamInfo != nullptr) {
+      result = driver.cuKernelGetParamInfo(static_cast<CUkernel>(const_cast<void*>(handle)), index, &offset, &size);
+    } else if (kind == HandleKind::Function && driver.cuFuncGetParamInfo != nullptr) {
+      result = driver.cuFuncGetParamInfo(static_cast<CUfunction>(const_cast<void*>(handle)), index, &offset, &size);
+    }
+    if (result == CUDA_ERROR_INVALID_VALUE) return true;
+    if (result != CUDA_SUCCESS) return false;
+    layout.bytes = static_cast<std::uint32_t>(offset + size);
+    if (size >= sizeof(std::uint64_t)) {
+      layout.params.push_back({index, static_cast<std::uint32_t>(offset), static_cast<std::uint32_t>(size / sizeof(std::uint64_t))});
+    }
+  }
+}
+
+}  // namespace
+
+KernelLayouts::KernelLayouts() {
+  indexes_.push_back(new Index(kFirstSlots));
+  index_.store(indexes_.back(), std::memory_order_release);
+}
+
+KernelLayouts::~KernelLayouts() {
+  for (const Index* index : indexes_) delete index;
+  for (const auto& [hash, layout] : layouts_) delete layout;
+}
+
+void KernelLayouts::learn(const void* handle, HandleKind kind, const void* owner) {
+  if (handle == nullptr) return;
+  const std::lock_guard lock(mutex_);
+  if (known_.insert_or_assign(handle, Known{kind, owner}).second) handles_of_[owner].push_back(handle);
+}
+
+void KernelLayouts::forget(const void* owner) {
+  const std::lock_guard lock(mutex_);
+  const auto handles = handles_of_.find(owner);
+  if (handles == handles_of_.end()) return;
+  for (const void* handle : handles->second) {
+    known_.erase(handle);
+    publish(reinterpret_cast<std::uintptr_t>(handle), nullptr);
+  }
+  handles_of_.erase(handles);
+}
+
+const ParamLayout* KernelLayouts::find(const void* handle, const uvm::DriverApi& driver) {
+  const auto key = reinterpret_cast<std::uintptr_t>(handle);
+  const Index& index = *index_.load(std::memory_order_acquire);
+  for (std::size_t at = slot_of(key);; ++at) {
+    const Slot& slot = index.slot[at & index.mask];
+    const std::uintptr_t present = slot.handle.load(std::memory_order_acquire);
+    if (present == key) {
+      if (const ParamLayout* layout = slot.layout.load(std::memory_order_acquire)) return layout;
+      break;
+    }
+    if (present == 0) break;
+  }
+  return find_slow(handle, driver);
+}
+
+const ParamLayout* KernelLayouts::find_slow(const void* handle, const uvm::DriverApi& driver) {
+  const std::lock_guard lock(mutex_);
+  const auto known = known_.find(handle);
+  if (known == known_.end()) return nullptr;
+  ParamLayout layout;
+  if (!ask_driver(handle, known->second.kind, driver, layout)) return nullptr;
+  const ParamLayout* interned = intern(std::move(layout));
+  publish(reinterpret_cast<std::uintptr_t>(handle), interned);
+  return interned;
+}
+
+const ParamLayout* KernelLayouts::intern(ParamLayout layout) {
+  const std::uint64_t hash = content_hash(layout);
+  const auto [first, last] = layouts_.equal_range(hash);
+  for (auto it = first; it != last; ++it) {
+    if (same_content(*it->second, layout)) return it->second;
+  }
+  return layouts_.emplace(hash, new ParamLayout(std::move(layout)))->second;
+}
+
+// Null for `layout` forgets the handle; its slot stays, so that probing past it still works. The caller holds mutex_.
+void KernelLayouts::publish(std::uintptr_t handle, const ParamLayout* layout) {
+  Index* index = indexes_.back();
+  for (std::size_t at = slot_of(handle);; ++at) {
+    Slot& slot = index->slot[at & index->mask];
+    const std::uintptr_t present = slot.handle.load(std::memory_order_relaxed);
+    if (present == handle) {
+      slot.layout.store(layout, std::memory_order_release);
+      return;
+    }
+    if (present != 0) continue;
+    if (layout == nullptr) return;
+    if ((used_ + 1) * 2 <= index->slot.size()) {
+      slot.layout.store(layout, std::memory_order_relaxed);
+      slot.handle.store(handle, std::memory_order_release);
+      ++used_;
+      return;
+    }
+    break;
+  }
+  // Half full: copy the living into an index with room for twice their number.
+  std::size_t living = 0;
+  for (const Slot& slot : index->slot) living += slot.layout.load(std::memory_order_relaxed) != nullptr;
+  std::size_t slots = kFirstSlots;
+  while (slots < (living + 1) * 4) slots *= 2;
+  auto* grown = new Index(slots);
+  for (const Slot& slot : index->slot) {
+    const ParamLayout* present = slot.layout.load(std::memory_order_relaxed);
+    if (present == nullptr) continue;
+    const std::uintptr_t key = slot.handle.load(std::memory_order_relaxed);
+    std::size_t at = slot_of(key);
+    while (grown->slot[at & grown->mask].handle.load(std::memory_order_relaxed) != 0) ++at;
+    grown->slot[at & grown->mask].handle.store(key, std::memory_order_relaxed);
+    grown->slot[at & grown->mask].layout.store(present, std::memory_order_relaxed);
+  }
+  used_ = living;
+  indexes_.push_back(grown);
+  index_.store(grown, std::memory_order_release);
+  publish(handle, layout);
+}
+
+void collect_words(const void* data, std::size_t words, const uvm::AllocationTable& table, Touched& out) noexcept {
+  const auto* bytes = static_cast<const unsigned char*>(data);
+  const auto [low, span] = table.window();
+  const auto word_at = [bytes](std::size_t at) noexcept {
+    std::uint64_t word;
+    std::memcpy(&word, bytes + at * sizeof word, sizeof word);
+    return word;
+  };
+  const auto test = [&, low = low, span = span](std::uint64_t word) noexcept {
+    if (word - low >= span) return;
+    if (const uvm::Hit hit = table.find(word); hit.extent != policy::kNoExtent) out.add(hit);
+  };
+  // Most words of a large struct are sizes and strides: four at a time are dismissed by one branch.
+  std::size_t at = 0;
+  for (; at + 4 <= words; at += 4) {
+    const std::uint64_t a = word_at(at), b = word_at(at + 1), c = word_at(at + 2), d = word_at(at + 3);
+    if ((a - low < span) | (b - low < span) | (c - low < span) | (d - low < span)) {
+      test(a);
+      test(b);
+      test(c);
+      test(d);
+    }
+  }
+  for (; at < words; ++at) test(word_at(at));
+}
+
+void collect_launch(const ParamLayout& layout, void** kernel_params, void** extra, const uvm::AllocationTable& table, Touched& out) noexcept {
+  if (kernel_params != nullptr) {
+    for (const PointerParam& param : layout.params) collect_words(kernel_params[param.index], param.words, table, out);
+    return;
+  }
+  if (extra == nullptr) return;
+  const unsigned char* buffer = nullptr;
+  std::size_t bytes = 0;
+  for (void** item = extra; *item != CU_LAUNCH_PARAM_END; item += 2) {
+    if (*item == CU_LAUNCH_PARAM_BUFFER_POINTER) buffer = static_cast<const unsigned char*>(item[1]);
+    if (*item == CU_LAUNCH_PARAM_BUFFER_SIZE) bytes = *static_cast<const std::size_t*>(item[1]);
+    if (*item != CU_LAUNCH_PARAM_BUFFER_POINTER && *item != CU_LAUNCH_PARAM_BUFFER_SIZE) return;  // the driver will refuse it
+  }
+  if (buffer == nullptr) return;
+  for (const PointerParam& param : layout.params) {
+    // A buffer shorter than the layout is the guest's error to be told by the driver; nothing past its end is read.
+    if (param.offset + std::size_t{param.words} * sizeof(std::uint64_t) > bytes) continue;
+    collect_words(buffer + param.offset, param.words, table, out);
+  }
+}
+
+}  // namespace hmshim::interpose

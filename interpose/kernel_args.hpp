@@ -1,0 +1,102 @@
+// Which managed extents a kernel launch names: every aligned 8-byte word of its parameters is tested against the allocation table.
+//
+// The driver tells offset and size of each parameter but no type (cuFuncGetParamInfo, cuKernelGetParamInfo; CUDA 12.4), so pointers
+// inside by-value structs are found the same way as plain ones. Sizes and offsets are in bytes.
+#pragma once
+
+#include <cuda.h>
+
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "policy/event.hpp"
+#include "uvm/allocation_table.hpp"
+#include "uvm/driver_api.hpp"
+
+namespace hmshim::interpose {
+
+// cudart 13 passes CUkernel handles where other callers pass CUfunction, and the two are asked by different calls.
+enum class HandleKind : std::uint8_t { Function, Kernel };
+
+// One parameter large enough to hold a pointer.
+struct PointerParam {
+  std::uint32_t index;   // position in kernelParams
+  std::uint32_t offset;  // position in the packed buffer of `extra`
+  std::uint32_t words;   // whole 8-byte words
+};
+
+struct ParamLayout {
+  std::vector<PointerParam> params;
+  std::uint32_t bytes = 0;  // end of the last parameter
+};
+
+// Handle → parameter layout. find() is lock-free: it runs at every launch.
+class KernelLayouts {
+ public:
+  KernelLayouts();
+  ~KernelLayouts();
+  KernelLayouts(const KernelLayouts&) = delete;
+  KernelLayouts& operator=(const KernelLayouts&) = delete;
+
+  // A handle the guest was given, of a module or library (any non-null identity) whose unloading ends it.
+  void learn(const void* handle, HandleKind kind, const void* owner);
+  // Forgets the handles of an unloaded module or library; their addresses may come back as something else.
+  void forget(const void* owner);
+
+  // The layout of a handle seen by learn(); asks the driver once, on the first launch. Null when the handle is unknown or the
+  // driver does not answer: the launch then names nothing, which costs time, never data.
+  [[nodiscard]] const ParamLayout* find(const void* handle, const uvm::DriverApi& driver);
+
+ private:
+  struct Slot {
+    std::atomic<std::uintptr_t> handle{0};
+    std::atomic<const ParamLayout*> layout{nullptr};
+  };
+  struct Index {
+    explicit Index(std::size_t slots) : mask(slots - 1), slot(slots) {}
+    std::size_t mask;
+    std::vector<Slot> slot;
+  };
+  struct Known {
+    HandleKind kind;
+    const void* owner;
+  };
+
+  [[nodiscard]] const ParamLayout* find_slow(const void* handle, const uvm::DriverApi& driver);
+  void publish(std::uintptr_t handle, const ParamLayout* layout);
+  [[nodiscard]] const ParamLayout* intern(ParamLayout layout);
+
+  std::atomic<const Index*> index_;
+  std::mutex mutex_;
+  std::vector<Index*> indexes_;  // superseded ones too: a reader may still walk one; sizes double, so they sum to less than the last
+  std::size_t used_ = 0;         // slots of the current index that hold or held a handle
+  std::unordered_map<const void*, Known> known_;
+  std::unordered_map<const void*, std::vector<const void*>> handles_of_;
+  std::unordered_multimap<std::uint64_t, const ParamLayout*> layouts_;  // interned by content, so that reloading modules costs no memory
+};
+
+// The extents a launch names, in order of appearance; one entry per run of equal neighbours. Fixed room: launches are not the place to allocate.
+class Touched {
+ public:
+  void add(uvm::Hit hit) noexcept {
+    if (count_ == policy::kMaxTouched || (count_ > 0 && extents_[count_ - 1] == hit.extent)) return;
+    extents_[count_++] = hit.extent;
+  }
+  [[nodiscard]] std::span<const policy::ExtentId> extents() const noexcept { return {extents_, count_}; }
+
+ private:
+  std::size_t count_ = 0;
+  policy::ExtentId extents_[policy::kMaxTouched];
+};
+
+// Adds what `words` 8-byte words at `data` point to.
+void collect_words(const void* data, std::size_t words, const uvm::AllocationTable& table, Touched& out) noexcept;
+
+// Adds what a launch names. Exactly one of `kernel_params` and `extra` is set (CUDA driver API, cuLaunchKernel); with neither the kernel takes none.
+void collect_launch(const ParamLayout& layout, void** kernel_params, void** extra, const uvm::AllocationTable& table, Touched& out) noexcept;
+
+}  // namespace hmshim::interpose
