@@ -1,13 +1,11 @@
 // The kernels of mlp.cu for the simulated GPU: the same bodies, walked over the whole grid in one loop.
 #include "tests/guests/mlp_kernels.hpp"
 
-#include <cstring>
-#include <utility>
-
-#include "tests/simgpu/simgpu.h"
+#include "tests/guests/host_body.hpp"
 
 namespace {
 
+using guests::body;
 using mlp::AdamStep;
 using mlp::Shape;
 
@@ -59,28 +57,6 @@ void mse_loss(float* loss, float* out_grad, const float* out, const float* targe
 
 void adam(float* value, const float* grad, float* mean, float* variance, AdamStep step, std::size_t count) {
   for (std::size_t i = 0; i < count; i += kLanes) mlp::adam<kLanes>(value, grad, mean, variance, step, i);
-}
-
-template <typename Parameter>
-Parameter parameter(const simgpu_launch* launch, std::size_t index) {
-  Parameter value;
-  std::memcpy(&value, launch->parameters[index], sizeof(value));
-  return value;
-}
-
-template <typename... Parameters, std::size_t... Index>
-void call(void (*kernel)(Parameters...), const simgpu_launch* launch, std::index_sequence<Index...>) {
-  kernel(parameter<Parameters>(launch, Index)...);
-}
-
-template <typename... Parameters>
-void call(void (*kernel)(Parameters...), const simgpu_launch* launch) {
-  call(kernel, launch, std::index_sequence_for<Parameters...>{});
-}
-
-template <auto kKernel>
-void body(const simgpu_launch* launch) {
-  call(kKernel, launch);
 }
 
 }  // namespace
