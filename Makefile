@@ -50,7 +50,7 @@ $(BUILD)/obj/%.o: %.S | $(BUILD)/cuda.mk
 	@mkdir -p $(@D)
 	$(CXX) -c -fPIC -o $@ $<
 # The dlsym path calls no libc function and must not be instrumented: it runs inside sanitizer start-up.
-$(BUILD)/obj/interpose/lookup_exports.o: CXXFLAGS += -fno-builtin -fno-stack-protector -fno-sanitize=all
+$(addprefix $(BUILD)/obj/interpose/,lookup.o real_dlsym.o lookup_exports.o): CXXFLAGS += -fno-builtin -fno-stack-protector -fno-sanitize=all
 
 $(BUILD)/libhmshim_core.a: $(CORE_OBJ)
 	@rm -f $@

@@ -37,6 +37,9 @@ const RealDriver& fill_real_driver() noexcept;
 // Any export of the driver by its ELF name, hooked or not, never hmshim's own wrapper; null where the driver lacks it.
 [[nodiscard]] void* real_symbol(const char* name) noexcept;
 
+// Whether the driver has the entry point.
+[[nodiscard]] bool has(const RealDriver& driver, HookId id) noexcept;
+
 // The first row marked `required` that the driver lacks: without it hmshim cannot work.
 [[nodiscard]] std::optional<HookId> first_missing_required(const RealDriver& driver) noexcept;
 
