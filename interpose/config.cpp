@@ -21,6 +21,17 @@ constexpr auto kNames = std::to_array<std::string_view>({
 #undef OPTION
 });
 
+constexpr std::string_view kPolicies =
+#define HMSHIM_POLICY(name, sentence) #name "|"
+#include "policy/policies.def"
+#undef HMSHIM_POLICY
+    "off";
+#define OPTION(field, name, type, default_value, values, sentence)                                  \
+  static_assert(std::string_view(name) != "HMSHIM_POLICY" || std::string_view(values) == kPolicies, \
+                "HMSHIM_POLICY in options.def must offer the policies of policies.def, then off");
+#include "interpose/options.def"
+#undef OPTION
+
 // Calls visit(alternative, index) for "a|b|c" until it returns true; says whether it did.
 template <class Visit>
 bool any_alternative(std::string_view values, Visit visit) {
