@@ -371,7 +371,7 @@ int main(int argc, char** argv) {
   try {
     const int width = static_cast<int>(options.width);
     Mlp model(Shape{static_cast<int>(options.batch), width, width}, static_cast<int>(options.layers));
-    std::printf("%zu layers of %d x %d, batch %zu: %zu bytes of device memory\n", options.layers, width, width,
+    std::printf("mlp: %zu x %d x %d, batch %zu: %zu bytes of device memory\n", options.layers, width, width,
                 options.batch, model.bytes());
     for (int iteration = 1; iteration <= static_cast<int>(options.iterations); ++iteration) {
       std::printf("iteration %d loss %.9g\n", iteration, model.train(iteration));
