@@ -163,6 +163,7 @@ ci: ## what continuous integration runs: lint, then the tests
 install: $(LIB) ## install the library, the hmshim command and its man page under PREFIX
 	install -D -m 755 $(LIB) $(DESTDIR)$(PREFIX)/lib/libhmshim.so
 	install -D -m 755 scripts/hmshim $(DESTDIR)$(PREFIX)/bin/hmshim
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/hmshim scripts/def_table.py interpose/options.def interpose/counters.def
 	install -D -m 644 scripts/hmshim.1 $(DESTDIR)$(PREFIX)/share/man/man1/hmshim.1
 clean: ## remove the build folder
 	rm -rf $(BUILD)
