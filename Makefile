@@ -4,6 +4,8 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := all
 
 BUILD ?= build
+# V=1 shows the commands.
+Q := $(if $(V),,@)
 JOBS ?= $(shell nproc)
 CXX := g++
 PYTHON := /usr/bin/python3
@@ -45,19 +47,23 @@ all: $(LIB) ## build the library: build/libhmshim.so
 
 $(BUILD)/obj/%.o: %.cpp | $(BUILD)/cuda.mk
 	@mkdir -p $(@D)
-	$(CXX) $(CPPFLAGS) $(CXXFLAGS) $(PIC) -c -o $@ $<
+	@echo '  CXX  $@'
+	$(Q)$(CXX) $(CPPFLAGS) $(CXXFLAGS) $(PIC) -c -o $@ $<
 $(BUILD)/obj/%.o: %.S | $(BUILD)/cuda.mk
 	@mkdir -p $(@D)
-	$(CXX) -c -fPIC -o $@ $<
+	@echo '  CXX  $@'
+	$(Q)$(CXX) -c -fPIC -o $@ $<
 # The dlsym path calls no libc function and must not be instrumented: it runs inside sanitizer start-up.
 $(addprefix $(BUILD)/obj/interpose/,lookup.o real_dlsym.o lookup_exports.o): CXXFLAGS += -fno-builtin -fno-stack-protector -fno-sanitize=all
 
 $(BUILD)/libhmshim_core.a: $(CORE_OBJ)
 	@rm -f $@
-	ar rcs $@ $^
+	@echo '  AR   $@'
+	$(Q)ar rcs $@ $^
 
 $(LIB): $(ENTRY_OBJ) $(CORE_OBJ) shim.map
-	$(CXX) -shared -o $@ $(ENTRY_OBJ) $(CORE_OBJ) $(SANITIZE_FLAGS) $(STATIC_CXX) \
+	@echo '  LINK $@'
+	$(Q)$(CXX) -shared -o $@ $(ENTRY_OBJ) $(CORE_OBJ) $(SANITIZE_FLAGS) $(STATIC_CXX) \
 	  -Wl,--version-script=shim.map -Wl,--no-undefined-version $(if $(SANITIZE),,-Wl,-z,defs) -Wl,-Bsymbolic-functions \
 	  -Wl,--exclude-libs,ALL -Wl,-soname,libhmshim.so -Wl,-z,now -ldl -lpthread
 
@@ -70,44 +76,65 @@ SIMGPU := $(BUILD)/simgpu/libcuda.so.1 $(BUILD)/simgpu/libcudart.so.13
 simgpu: $(SIMGPU) ## build the simulated GPU: build/simgpu/
 $(BUILD)/libsimgpu_model.a: $(MODEL_OBJ)
 	@rm -f $@
-	ar rcs $@ $^
+	@echo '  AR   $@'
+	$(Q)ar rcs $@ $^
 $(BUILD)/simgpu/libcuda.so.1: $(DRIVER_OBJ) $(MODEL_OBJ) tests/simgpu/driver/exports.map
 	@mkdir -p $(@D)
-	$(CXX) -shared -o $@ $(DRIVER_OBJ) $(MODEL_OBJ) $(SANITIZE_FLAGS) -Wl,-soname,libcuda.so.1 \
+	@echo '  LINK $@'
+	$(Q)$(CXX) -shared -o $@ $(DRIVER_OBJ) $(MODEL_OBJ) $(SANITIZE_FLAGS) -Wl,-soname,libcuda.so.1 \
 	  -Wl,--version-script=tests/simgpu/driver/exports.map -Wl,-Bsymbolic-functions -lzstd -llz4 -ldl -lpthread
-	ln -sf libcuda.so.1 $(@D)/libcuda.so
+	@ln -sf libcuda.so.1 $(@D)/libcuda.so
 $(BUILD)/simgpu/libcudart.so.13: $(RUNTIME_OBJ) tests/simgpu/runtime/exports.map
 	@mkdir -p $(@D)
-	$(CXX) -shared -o $@ $(RUNTIME_OBJ) $(SANITIZE_FLAGS) -Wl,-soname,libcudart.so.13 \
+	@echo '  LINK $@'
+	$(Q)$(CXX) -shared -o $@ $(RUNTIME_OBJ) $(SANITIZE_FLAGS) -Wl,-soname,libcudart.so.13 \
 	  -Wl,--version-script=tests/simgpu/runtime/exports.map -ldl -lpthread
-	ln -sf libcudart.so.13 $(@D)/libcudart.so
+	@ln -sf libcudart.so.13 $(@D)/libcudart.so
 
 # ---- guests: programs that know nothing of the library ---------------------------------------------------------------
-# *.cu: built by nvcc against the shared runtime; *.cpp: driver API, linked to libcuda; *_kernels.cpp: host bodies of a guest's kernels.
+# *.cu: built by nvcc against the shared runtime; *.cpp: driver API, linked to libcuda; *_kernels.cpp: host bodies of a guest's kernels;
+# *_preload.cpp: preload libraries of others.
 GUEST_CU := $(patsubst tests/guests/%.cu,$(BUILD)/guests/%,$(wildcard tests/guests/*.cu))
 GUEST_KERNELS := $(patsubst tests/guests/%.cpp,$(BUILD)/guests/lib%.so,$(wildcard tests/guests/*_kernels.cpp))
-GUEST_CPP := $(patsubst tests/guests/%.cpp,$(BUILD)/guests/%,$(filter-out %_kernels.cpp,$(wildcard tests/guests/*.cpp)))
-GUESTS := $(GUEST_CU) $(GUEST_KERNELS) $(GUEST_CPP)
+GUEST_CPP := $(patsubst tests/guests/%.cpp,$(BUILD)/guests/%,$(filter-out %_kernels.cpp %_preload.cpp,$(wildcard tests/guests/*.cpp)))
+GUEST_PRELOADS := $(patsubst tests/guests/%.cpp,$(BUILD)/guests/lib%.so,$(wildcard tests/guests/*_preload.cpp))
+GUESTS := $(GUEST_CU) $(GUEST_KERNELS) $(GUEST_CPP) $(GUEST_PRELOADS)
 NVCC_GENCODE := -gencode arch=compute_80,code=sm_80 -gencode arch=compute_90,code=sm_90 \
   -gencode arch=compute_100,code=sm_100 -gencode arch=compute_80,code=compute_80
 
 guests: $(GUESTS) ## build the test programs: build/guests/
 $(GUEST_CU): $(BUILD)/guests/%: tests/guests/%.cu $(wildcard tests/guests/*.hpp) | $(BUILD)/cuda.mk
 	@mkdir -p $(@D)
-	$(NVCC) -std=c++17 -O2 -I. $(NVCC_GENCODE) -cudart shared -o $@ $< $(CUDART_LINK)
+	@echo '  NVCC $@'
+	$(Q)$(NVCC) -std=c++17 -O2 -I. $(NVCC_GENCODE) -cudart $(CUDART) -o $@ $< $(CUDART_LINK)
+CUDART := shared
+$(BUILD)/guests/resolve_static_runtime: CUDART := static
+$(BUILD)/guests/resolve_static_runtime: tests/guests/resolve_runtime.cu
+$(BUILD)/guests/resolve_static_runtime: CUDART_LINK += $(CUDART_STATIC_LINK)
 # They stand in for a GPU: -O3 and -fno-math-errno let the compiler use vectors.
 $(GUEST_KERNELS): $(BUILD)/guests/lib%.so: tests/guests/%.cpp $(BUILD)/simgpu/libcuda.so.1 $(wildcard tests/guests/*.hpp)
 	@mkdir -p $(@D)
-	$(CXX) $(CPPFLAGS) -std=c++20 -O3 -fno-math-errno -g -Wall -Wextra $(SANITIZE_FLAGS) -fPIC -shared -o $@ $< $(BUILD)/simgpu/libcuda.so.1
+	@echo '  CXX  $@'
+	$(Q)$(CXX) $(CPPFLAGS) -std=c++20 -O3 -fno-math-errno -g -Wall -Wextra $(SANITIZE_FLAGS) -fPIC -shared -o $@ $< $(BUILD)/simgpu/libcuda.so.1
 $(GUEST_CPP): $(BUILD)/guests/%: tests/guests/%.cpp $(BUILD)/simgpu/libcuda.so.1 $(wildcard tests/guests/*.hpp)
 	@mkdir -p $(@D)
-	$(CXX) $(CPPFLAGS) -std=c++20 -O2 -g -Wall -Wextra $(SANITIZE_FLAGS) -o $@ $< $(BUILD)/simgpu/libcuda.so.1 -ldl -lpthread
-
-# A driver that does nothing: what is left is the library's own time (tests/null_driver/README.md).
-NULL_DRIVER := $(BUILD)/null_driver/libcuda.so.1
-$(NULL_DRIVER): tests/null_driver/null_driver.cpp | $(BUILD)/cuda.mk
+	@echo '  CXX  $@'
+	$(Q)$(CXX) $(CPPFLAGS) -std=c++20 -O2 -g -Wall -Wextra $(SANITIZE_FLAGS) -o $@ $< -Wl,--as-needed $(BUILD)/simgpu/libcuda.so.1 -ldl -lpthread
+$(GUEST_PRELOADS): $(BUILD)/guests/lib%.so: tests/guests/%.cpp | $(BUILD)/cuda.mk
 	@mkdir -p $(@D)
-	$(CXX) $(CPPFLAGS) -std=c++20 -O2 -Wall -Wextra -fPIC -shared -o $@ $< -Wl,-soname,libcuda.so.1
+	@echo '  CXX  $@'
+	$(Q)$(CXX) -std=c++20 -O2 -g -Wall -Wextra -fPIC -shared -o $@ $< -ldl
+
+# A driver that does nothing: what is left is the library's own time. A driver of CUDA 11.4: what it lacks must stay absent.
+# (tests/null_driver/README.md, tests/old_driver/README.md)
+NULL_DRIVER := $(BUILD)/null_driver/libcuda.so.1
+OLD_DRIVER := $(BUILD)/old_driver/libcuda.so.1
+$(NULL_DRIVER): tests/null_driver/null_driver.cpp
+$(OLD_DRIVER): tests/old_driver/old_driver.cpp
+$(NULL_DRIVER) $(OLD_DRIVER): | $(BUILD)/cuda.mk
+	@mkdir -p $(@D)
+	@echo '  CXX  $@'
+	$(Q)$(CXX) $(CPPFLAGS) -std=c++20 -O2 -Wall -Wextra -fPIC -shared -o $@ $< -Wl,-soname,libcuda.so.1
 
 # ---- tests -----------------------------------------------------------------------------------------------------------
 UNIT_GROUPS := $(notdir $(wildcard tests/unit/*))
@@ -116,16 +143,18 @@ define unit_group
 $(BUILD)/tests/unit_$(1): $(patsubst %.cpp,$(BUILD)/obj/%.o,$(wildcard tests/unit/$(1)/*.cpp)) $(SUPPORT_OBJ) \
     $(if $(filter simgpu,$(1)),$(DRIVER_OBJ)) $(BUILD)/libhmshim_core.a $(BUILD)/libsimgpu_model.a
 	@mkdir -p $$(@D)
-	$(CXX) $$(SANITIZE_FLAGS) -o $$@ $$^ -lgmock -lgtest -lgtest_main -ldl -lpthread -lzstd -llz4
+	@echo '  CXX  $$@'
+	$$(Q)$(CXX) $$(SANITIZE_FLAGS) -o $$@ $$^ -lgmock -lgtest -lgtest_main -ldl -lpthread -lzstd -llz4
 endef
 $(foreach group,$(UNIT_GROUPS),$(eval $(call unit_group,$(group))))
 UNIT_TESTS := $(UNIT_GROUPS:%=$(BUILD)/tests/unit_%)
 PRELOAD_TESTS := $(BUILD)/tests/preload
 $(PRELOAD_TESTS): $(patsubst %.cpp,$(BUILD)/obj/%.o,$(wildcard tests/preload/*.cpp)) $(SUPPORT_OBJ)
 	@mkdir -p $(@D)
-	$(CXX) $(SANITIZE_FLAGS) -o $@ $^ -lgmock -lgtest -lgtest_main -ldl -lpthread
+	@echo '  CXX  $@'
+	$(Q)$(CXX) $(SANITIZE_FLAGS) -o $@ $^ -lgmock -lgtest -lgtest_main -ldl -lpthread
 
-tests: $(LIB) $(SIMGPU) $(NULL_DRIVER) $(GUESTS) $(UNIT_TESTS) $(PRELOAD_TESTS) probe ## build every test without running it
+tests: $(LIB) $(SIMGPU) $(NULL_DRIVER) $(OLD_DRIVER) $(GUESTS) $(UNIT_TESTS) $(PRELOAD_TESTS) probe ## build every test without running it
 
 test: tests ## build and run all tests on the simulated GPU
 	HMSHIM_TEST_BUILD=$(abspath $(BUILD)) HMSHIM_TEST_CUDA=$(CUDA_ROOT) ctest --test-dir tests --output-on-failure --no-tests=error -j$(JOBS)
@@ -134,7 +163,8 @@ test: tests ## build and run all tests on the simulated GPU
 probe: $(BUILD)/gpu/probe ## build the hardware probe: build/gpu/probe
 $(BUILD)/gpu/probe: tests/gpu/probe.cu | $(BUILD)/cuda.mk
 	@mkdir -p $(@D)
-	$(NVCC) -std=c++17 -O2 $(NVCC_GENCODE) -cudart static -o $@ $< $(CUDART_STATIC_LINK)
+	@echo '  NVCC $@'
+	$(Q)$(NVCC) -std=c++17 -O2 $(NVCC_GENCODE) -cudart static -o $@ $< $(CUDART_STATIC_LINK)
 
 demo: $(LIB) $(SIMGPU) $(GUESTS) ## train a model twice the device's memory: fails without the library, trains with it
 	scripts/demo $(BUILD)
@@ -143,10 +173,12 @@ demo: $(LIB) $(SIMGPU) $(GUESTS) ## train a model twice the device's memory: fai
 BENCHES := $(patsubst bench/%.cpp,$(BUILD)/bench/%,$(wildcard bench/*_bench.cpp))
 $(BENCHES): $(BUILD)/bench/%: $(BUILD)/obj/bench/%.o $(BUILD)/libhmshim_core.a
 	@mkdir -p $(@D)
-	$(CXX) -o $@ $^ -lbenchmark -ldl -lpthread
+	@echo '  CXX  $@'
+	$(Q)$(CXX) -o $@ $^ -lbenchmark -ldl -lpthread
 $(BUILD)/bench/launch_path: bench/launch_path.cpp $(NULL_DRIVER)
 	@mkdir -p $(@D)
-	$(CXX) $(CPPFLAGS) -std=c++20 -O2 -Wall -Wextra -o $@ $< $(NULL_DRIVER)
+	@echo '  CXX  $@'
+	$(Q)$(CXX) $(CPPFLAGS) -std=c++20 -O2 -Wall -Wextra -o $@ $< $(NULL_DRIVER)
 bench: $(LIB) $(NULL_DRIVER) $(BENCHES) $(BUILD)/bench/launch_path ## measure the launch path, the table and the allocation path
 	scripts/bench $(BUILD)
 
