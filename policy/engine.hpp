@@ -1,8 +1,10 @@
 // The decision maker of one device: events in, actions out. Pure and single-threaded; its owner holds the lock.
+// It keeps the books (who is where, who was touched when, what moved) and asks a Policy, found by name, what to do.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string_view>
 
 #include "policy/action.hpp"
@@ -12,8 +14,8 @@
 namespace hmshim::policy {
 
 struct EngineConfig {
-  std::string_view policy;          // a name of policies.def
-  std::uint64_t budget_bytes = 0;   // device bytes that managed extents may occupy
+  std::string_view policy;         // a name of policies.def
+  std::uint64_t budget_bytes = 0;  // device bytes that managed extents may occupy
 };
 
 // Bytes by cause since the engine began; monotonic. The engine's own belief, exact for what it ordered and an
@@ -26,6 +28,18 @@ struct MigrationTotals {
   std::uint64_t budget_excursions = 0;  // launches whose own extents exceed the budget
 };
 
+// What one iteration did. Rows tile the launches: each begins where the one before ended.
+struct IterationStats {
+  std::uint64_t ordinal = 0;  // from 0; see IterationDetector::iteration_completed for what row 0 holds
+  std::uint64_t launches = 0;
+  std::uint64_t working_set_bytes = 0;  // touched in this iteration: the most that was alive at once
+  std::uint64_t footprint_bytes = 0;    // the most that was allocated at any launch of it
+  MigrationTotals migrated;             // in this iteration
+  std::uint64_t begin_ns = 0;           // end of the one before; for row 0 its first launch
+  std::uint64_t end_ns = 0;             // its last launch
+  double confidence = 0;                // of the detector at its end
+};
+
 class Engine {
  public:
   // Throws std::invalid_argument naming the policies there are when config.policy is unknown.
@@ -35,6 +49,8 @@ class Engine {
   void allocated(const Allocated& event);
   void freed(const Freed& event);
   // Appends to `actions` what must be done before the launch runs. After it every touched extent counts as resident.
+  // Extents that were never allocated here, or are already freed, are ignored. Allocates nothing once the vectors are
+  // warm.
   void launch(const Launch& event, Actions& actions);
   // A planned copy target: like launch(), but absent extents are brought in by a Prefetch action instead of a fault
   // (copy engines fault page by page: uvm_gpu_non_replayable_faults.c).
@@ -45,7 +61,13 @@ class Engine {
   [[nodiscard]] std::uint64_t footprint_bytes() const noexcept;
   [[nodiscard]] const MigrationTotals& totals() const noexcept;
   [[nodiscard]] const IterationDetector& iterations() const noexcept;
-  void set_budget(std::uint64_t budget_bytes) noexcept;
+  void set_budget(std::uint64_t budget_bytes) noexcept;  // takes effect at the next launch
+
+  // The iteration that the last launch completed, once. An owner that does not ask at every launch sees only the
+  // latest.
+  [[nodiscard]] std::optional<IterationStats> take_completed_iteration() noexcept;
+  // The one under way: what the last row of a report is made of.
+  [[nodiscard]] IterationStats current_iteration() const noexcept;
 
  private:
   struct State;
