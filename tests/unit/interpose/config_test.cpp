@@ -3,11 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <fstream>
 #include <string>
 #include <vector>
 
-#include "tests/support/guest_process.hpp"
+#include "tests/support/size_cases.hpp"
 
 namespace hmshim::interpose {
 namespace {
@@ -30,22 +29,6 @@ std::string rank_in(const std::vector<std::string>& entries) {
   for (const std::string& entry : entries) environment.push_back(entry.c_str());
   environment.push_back(nullptr);
   return rank_of(environment.data());
-}
-
-struct SizeCase {
-  std::string text;
-  std::string meaning;
-};
-
-std::vector<SizeCase> size_cases() {
-  std::vector<SizeCase> cases;
-  std::ifstream file(support::source_dir() / "tests/unit/interpose/size_cases.txt");
-  for (std::string line; std::getline(file, line);) {
-    if (line.empty() || line[0] == '#') continue;
-    const std::size_t close = line.rfind('"');
-    cases.push_back({line.substr(1, close - 1), line.substr(line.find_first_not_of(' ', close + 1))});
-  }
-  return cases;
 }
 
 TEST(Config, an_empty_environment_gives_the_defaults_without_a_word) {
@@ -73,7 +56,7 @@ TEST(Config, every_default_is_a_value_that_a_user_could_give) {
 }
 
 TEST(Config, sizes_mean_what_the_shared_cases_say) {
-  const std::vector<SizeCase> cases = size_cases();
+  const std::vector<support::SizeCase> cases = support::size_cases();
   ASSERT_GT(cases.size(), 50U);
   for (const auto& [text, meaning] : cases) {
     const Config config = parsed({"HMSHIM_MANAGED_LIMIT=" + text});
