@@ -1,0 +1,94 @@
+#include "uvm/backing.hpp"
+
+#include "policy/vocabulary.hpp"
+
+namespace hmshim::uvm {
+
+namespace {
+
+using policy::kBlockBytes;
+
+// A size too large to round stays as it is; no budget grants it.
+std::uint64_t whole_blocks(std::uint64_t bytes) noexcept {
+  return bytes > kUnlimited - kBlockBytes ? bytes : policy::round_up_to_block(bytes);
+}
+
+}  // namespace
+
+Result<Allocation> BackingStore::allocate(std::uint64_t bytes, std::uint16_t device, std::uint64_t context,
+                                          Backing backing) {
+  const bool is_managed = backing == Backing::Managed;
+  const std::uint64_t wanted_bytes = is_managed ? whole_blocks(bytes) : bytes;
+  Result<Memory> memory = reserve_and_back(wanted_bytes, device, backing);
+  if (memory && is_managed && memory->base % kBlockBytes != 0) {
+    // No driver has been seen to do this for whole blocks, but none promises not to: take one block more and begin
+    // inside it.
+    undo(*memory, device, backing);
+    memory = reserve_and_back(wanted_bytes + kBlockBytes, device, backing);
+    if (memory) memory->base = policy::round_up_to_block(memory->base);
+  }
+  if (!memory) return memory.error();
+
+  Allocation allocation{.base = memory->base,
+                        .bytes = bytes,
+                        .driver_base = memory->driver_base,
+                        .backed_bytes = memory->backed_bytes,
+                        .context = context,
+                        .device = device,
+                        .backing = backing};
+  if (!table_.insert(allocation)) {
+    undo(*memory, device, backing);
+    return Error{CUDA_ERROR_OUT_OF_MEMORY, Reason::TableRefused};
+  }
+  return allocation;
+}
+
+Result<BackingStore::Memory> BackingStore::reserve_and_back(std::uint64_t bytes, std::uint16_t device,
+                                                            Backing backing) {
+  if (const std::optional<Reason> limit = budget_.reserve(device, bytes, backing))
+    return Error{CUDA_ERROR_OUT_OF_MEMORY, *limit};
+  CUdeviceptr address = 0;
+  const CUresult code = backing == Backing::Managed ? api_.cuMemAllocManaged(&address, bytes, CU_MEM_ATTACH_GLOBAL)
+                                                    : api_.cuMemAlloc_v2(&address, bytes);
+  if (code != CUDA_SUCCESS) {
+    budget_.release(device, bytes, backing);
+    return Error{code, Reason::DriverRefused};
+  }
+  return Memory{.base = address, .driver_base = address, .backed_bytes = bytes};
+}
+
+// The guest is about to be told of the failure that led here; one of the free itself could not be told and leaves
+// nothing to do.
+void BackingStore::undo(const Memory& memory, std::uint16_t device, Backing backing) {
+  static_cast<void>(api_.cuMemFree_v2(memory.driver_base));
+  budget_.release(device, memory.backed_bytes, backing);
+}
+
+Result<Departed> BackingStore::free(std::uint64_t base) {
+  std::optional<Allocation> leaving = table_.remove(base);
+  if (!leaving) return Error{CUDA_ERROR_INVALID_VALUE, Reason::NotOurs};
+  if (const CUresult code = api_.cuMemFree_v2(leaving->driver_base); code != CUDA_SUCCESS) {
+    put_back(*leaving);
+    return Error{code, Reason::DriverRefused};
+  }
+  budget_.release(leaving->device, leaving->backed_bytes, leaving->backing);
+  return Departed(table_, *leaving);
+}
+
+// The address cannot have been given to anybody else meanwhile. Where the table has no memory to take the entry back,
+// the allocation is as one that the library never saw, and stays counted against the budget since it exists.
+void BackingStore::put_back(Allocation& allocation) {
+  if (!table_.insert(allocation)) table_.release_extent(allocation.extent);
+}
+
+std::vector<Departed> BackingStore::depart(const std::vector<Allocation>& allocations) {
+  std::vector<Departed> departed;
+  departed.reserve(allocations.size());
+  for (const Allocation& allocation : allocations) {
+    budget_.release(allocation.device, allocation.backed_bytes, allocation.backing);
+    departed.emplace_back(table_, allocation);
+  }
+  return departed;
+}
+
+}  // namespace hmshim::uvm

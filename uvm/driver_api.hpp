@@ -1,0 +1,31 @@
+// The driver calls that the library itself makes, as function pointers: the real driver, the simulated one or a test's
+// fakes fill them.
+#pragma once
+
+#include <cuda.h>
+#include <cudaTypedefs.h>
+
+#include <cstdint>
+#include <string_view>
+
+namespace hmshim::uvm {
+
+using SimgpuNowNs = std::uint64_t (*)();
+
+struct DriverApi {
+#define DRIVER_CALL(member, type, symbol, need) type member = nullptr;
+#include "uvm/driver_api.def"
+#undef DRIVER_CALL
+
+  // The clock of everything the library measures, in ns; only differences are meaningful. Virtual on the simulated GPU,
+  // else CLOCK_MONOTONIC.
+  [[nodiscard]] std::uint64_t now_ns() const noexcept;
+};
+
+// The address of a driver symbol, null where the driver has none. It must be the driver's own, not one of our wrappers.
+using Resolver = void* (*)(const char* symbol);
+
+// Fills every row. The name of the first required call that is missing; empty when there is none.
+[[nodiscard]] std::string_view resolve(DriverApi& api, Resolver resolver) noexcept;
+
+}  // namespace hmshim::uvm
