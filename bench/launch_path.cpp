@@ -2,8 +2,9 @@
 //
 // usage: launch_path LIBRARY [ROUNDS]
 //
-// Two copies of this program run on tests/null_driver, one with LIBRARY preloaded and one without; they are measured in turn, batch by
-// batch, so that a machine whose speed drifts shifts both. Printed: the median over the rounds of (with - without), and the spread.
+// Two copies of this program run on tests/null_driver, one with LIBRARY preloaded and one without; they are measured in
+// turn, batch by batch, so that a machine whose speed drifts shifts both. Printed: the median over the rounds of (with
+// - without), and the spread.
 #include <cuda.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -74,7 +75,9 @@ class Worker {
   void launch_pointers(std::size_t i) {
     auto& set = argument_sets_[i % kArgumentSets];
     void* arguments[] = {&set[0], &set[1], &set[2], &set[3]};
-    cuLaunchKernel(pointers_, 64, 1, 1, 256, 1, 1, 0, nullptr, arguments, nullptr);
+    // Grids differ, so that the sequence has the period of a real iteration.
+    const auto grid = static_cast<unsigned>(i % kArgumentSets) + 1;
+    cuLaunchKernel(pointers_, grid, 1, 1, 256, 1, 1, 0, nullptr, arguments, nullptr);
   }
 
   // Sizes and strides with `managed` pointers spread among them.
@@ -83,7 +86,10 @@ class Worker {
     for (std::size_t i = 0; i < words.size(); ++i) words[i] = i * 97 + 1;
     for (std::size_t i = 0; i < managed; ++i) words[i * 31 + 3] = allocations_[i * 61];
     void* arguments[] = {words.data()};
-    return time([&](std::size_t) { cuLaunchKernel(block_, 64, 1, 1, 256, 1, 1, 0, nullptr, arguments, nullptr); });
+    return time([&](std::size_t i) {
+      const auto grid = static_cast<unsigned>(i % kArgumentSets) + 1;
+      cuLaunchKernel(block_, grid, 1, 1, 256, 1, 1, 0, nullptr, arguments, nullptr);
+    });
   }
 
   template <class Operation>
@@ -174,9 +180,11 @@ int main(int argc, char** argv) {
   }
   Child without("/proc/self/exe", nullptr);
   Child with("/proc/self/exe", argv[1]);
-  std::printf("%-34s %10s %10s %10s   %s\n", "median of rounds, ns each", "without", "with", "added", "added, min .. max");
-  for (const char* name : {"indirect_call", "launch_4_pointers", "launch_4_pointers_sync_each_1000", "launch_4k_struct_0_pointers",
-                           "launch_4k_struct_16_pointers", "alloc_free_2MiB", "malloc_free_64B"}) {
+  std::printf("%-34s %10s %10s %10s   %s\n", "median of rounds, ns each", "without", "with", "added",
+              "added, min .. max");
+  for (const char* name :
+       {"indirect_call", "launch_4_pointers", "launch_4_pointers_sync_each_1000", "launch_4k_struct_0_pointers",
+        "launch_4k_struct_16_pointers", "alloc_free_2MiB", "malloc_free_64B"}) {
     without.ask(name);
     with.ask(name);
     std::vector<double> base, preloaded, added;
@@ -186,7 +194,8 @@ int main(int argc, char** argv) {
       added.push_back(preloaded.back() - base.back());
     }
     const auto [least, most] = std::minmax_element(added.begin(), added.end());
-    std::printf("%-34s %10.1f %10.1f %10.1f   %.1f .. %.1f\n", name, median(base), median(preloaded), median(added), *least, *most);
+    std::printf("%-34s %10.1f %10.1f %10.1f   %.1f .. %.1f\n", name, median(base), median(preloaded), median(added),
+                *least, *most);
   }
   return 0;
 }

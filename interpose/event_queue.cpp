@@ -8,7 +8,7 @@ EventQueue::EventQueue(std::size_t slots) : ring_(new Slot[slots]), slots_(slots
   for (std::size_t i = 0; i < slots; ++i) ring_[i].turn.store(0, std::memory_order_relaxed);
 }
 
-bool EventQueue::push(const policy::Launch& launch) noexcept {
+bool EventQueue::push(const policy::Launch& launch, bool is_copy) noexcept {
   const std::size_t count = std::min(launch.touched.size(), policy::kMaxTouched);
   const std::size_t used = slots_for(count);
   std::uint64_t head = head_.load(std::memory_order_relaxed);
@@ -27,7 +27,8 @@ bool EventQueue::push(const policy::Launch& launch) noexcept {
   first.tick = launch.tick;
   first.signature = launch.signature;
   first.time_ns = launch.time_ns;
-  first.extents = static_cast<std::uint32_t>(count);
+  first.extents = static_cast<std::uint16_t>(count);
+  first.is_copy = is_copy;
   std::copy_n(launch.touched.data(), std::min(kPerSlot, count), first.extent);
   first.turn.store(head + 1, std::memory_order_release);
   return true;

@@ -1,5 +1,5 @@
-// Launches on their way from the guest's threads to the engine. A producer never allocates, waits or enters the kernel: when the
-// ring is full the event is lost and counted. One consumer at a time; the engine's lock says who.
+// Launches on their way from the guest's threads to the engine. A producer never allocates, waits or enters the kernel:
+// when the ring is full the event is lost and counted. One consumer at a time; the engine's lock says who.
 #pragma once
 
 #include <atomic>
@@ -17,9 +17,9 @@ class EventQueue {
   explicit EventQueue(std::size_t slots);
 
   // False when there is no room. Any thread.
-  bool push(const policy::Launch& launch) noexcept;
+  bool push(const policy::Launch& launch, bool is_copy) noexcept;
 
-  // Hands every complete event to `consume(const policy::Launch&)`, oldest first.
+  // Hands every complete event to `consume(const policy::Launch&, bool is_copy)`, oldest first.
   template <class Consume>
   void drain(Consume&& consume);
 
@@ -29,13 +29,15 @@ class EventQueue {
  private:
   static constexpr std::size_t kPerSlot = 7;
 
-  // One cache line. `turn` is position + 1 once the slot's content is complete; the first slot of an event carries its head.
+  // One cache line. `turn` is position + 1 once the slot's content is complete; the first slot of an event carries its
+  // head.
   struct alignas(64) Slot {
     std::atomic<std::uint64_t> turn;
     std::uint64_t tick;
     std::uint64_t signature;
     std::uint64_t time_ns;
-    std::uint32_t extents;  // of the whole event
+    std::uint16_t extents;  // of the whole event
+    bool is_copy;
     policy::ExtentId extent[kPerSlot];
   };
   static_assert(sizeof(Slot) == 64);
@@ -65,9 +67,10 @@ void EventQueue::drain(Consume&& consume) {
       for (std::size_t i = 0; i < kPerSlot && done < count; ++i) extents[done++] = part.extent[i];
     }
     const policy::Launch launch{first.tick, first.signature, first.time_ns, {extents, count}};
+    const bool is_copy = first.is_copy;
     tail += used;
     tail_.store(tail, std::memory_order_release);
-    consume(launch);
+    consume(launch, is_copy);
   }
 }
 

@@ -16,7 +16,8 @@ std::size_t slot_of(std::uintptr_t handle) noexcept {
 std::uint64_t content_hash(const ParamLayout& layout) noexcept {
   std::uint64_t hash = layout.bytes;
   for (const PointerParam& param : layout.params) {
-    hash = (hash ^ param.index ^ (std::uint64_t{param.offset} << 16) ^ (std::uint64_t{param.words} << 40)) * 0x100000001B3ULL;
+    hash = (hash ^ param.index ^ (std::uint64_t{param.offset} << 16) ^ (std::uint64_t{param.words} << 40)) *
+           0x100000001B3ULL;
   }
   return hash;
 }
@@ -26,7 +27,8 @@ bool same_content(const ParamLayout& a, const ParamLayout& b) noexcept {
          std::memcmp(a.params.data(), b.params.data(), a.params.size() * sizeof(PointerParam)) == 0;
 }
 
-// Asks the driver for every parameter in turn; CUDA_ERROR_INVALID_VALUE past the last one ends the list (cuda.h, cuFuncGetParamInfo).
+// Asks the driver for every parameter in turn; CUDA_ERROR_INVALID_VALUE past the last one ends the list (cuda.h,
+// cuFuncGetParamInfo).
 bool ask_driver(const void* handle, HandleKind kind, const uvm::DriverApi& driver, ParamLayout& layout) {
   for (std::uint32_t index = 0;; ++index) {
     std::size_t offset = 0;
@@ -41,7 +43,8 @@ bool ask_driver(const void* handle, HandleKind kind, const uvm::DriverApi& drive
     if (result != CUDA_SUCCESS) return false;
     layout.bytes = static_cast<std::uint32_t>(offset + size);
     if (size >= sizeof(std::uint64_t)) {
-      layout.params.push_back({index, static_cast<std::uint32_t>(offset), static_cast<std::uint32_t>(size / sizeof(std::uint64_t))});
+      layout.params.push_back(
+          {index, static_cast<std::uint32_t>(offset), static_cast<std::uint32_t>(size / sizeof(std::uint64_t))});
     }
   }
 }
@@ -59,9 +62,17 @@ KernelLayouts::~KernelLayouts() {
 }
 
 void KernelLayouts::learn(const void* handle, HandleKind kind, const void* owner) {
-  if (handle == nullptr) return;
   const std::lock_guard lock(mutex_);
   if (known_.insert_or_assign(handle, Known{kind, owner}).second) handles_of_[owner].push_back(handle);
+}
+
+void KernelLayouts::learn_function_of(const void* function, const void* kernel) {
+  const std::lock_guard lock(mutex_);
+  const auto known = known_.find(kernel);
+  if (known == known_.end()) return;
+  const void* owner = known->second.owner;
+  if (known_.insert_or_assign(function, Known{HandleKind::Function, owner}).second)
+    handles_of_[owner].push_back(function);
 }
 
 void KernelLayouts::forget(const void* owner) {
@@ -177,7 +188,8 @@ void collect_words(const void* data, std::size_t words, const uvm::AllocationTab
   for (; at < words; ++at) test(word_at(at));
 }
 
-void collect_launch(const ParamLayout& layout, void** kernel_params, void** extra, const uvm::AllocationTable& table, Touched& out) noexcept {
+void collect_launch(const ParamLayout& layout, void** kernel_params, void** extra, const uvm::AllocationTable& table,
+                    Touched& out) noexcept {
   if (kernel_params != nullptr) {
     for (const PointerParam& param : layout.params) collect_words(kernel_params[param.index], param.words, table, out);
     return;
@@ -188,7 +200,8 @@ void collect_launch(const ParamLayout& layout, void** kernel_params, void** extr
   for (void** item = extra; *item != CU_LAUNCH_PARAM_END; item += 2) {
     if (*item == CU_LAUNCH_PARAM_BUFFER_POINTER) buffer = static_cast<const unsigned char*>(item[1]);
     if (*item == CU_LAUNCH_PARAM_BUFFER_SIZE) bytes = *static_cast<const std::size_t*>(item[1]);
-    if (*item != CU_LAUNCH_PARAM_BUFFER_POINTER && *item != CU_LAUNCH_PARAM_BUFFER_SIZE) return;  // the driver will refuse it
+    if (*item != CU_LAUNCH_PARAM_BUFFER_POINTER && *item != CU_LAUNCH_PARAM_BUFFER_SIZE)
+      return;  // the driver will refuse it
   }
   if (buffer == nullptr) return;
   for (const PointerParam& param : layout.params) {

@@ -1,7 +1,8 @@
-// Which managed extents a kernel launch names: every aligned 8-byte word of its parameters is tested against the allocation table.
+// Which managed extents a kernel launch names: every aligned 8-byte word of its parameters is tested against the
+// allocation table.
 //
-// The driver tells offset and size of each parameter but no type (cuFuncGetParamInfo, cuKernelGetParamInfo; CUDA 12.4), so pointers
-// inside by-value structs are found the same way as plain ones. Sizes and offsets are in bytes.
+// The driver tells offset and size of each parameter but no type (cuFuncGetParamInfo, cuKernelGetParamInfo; CUDA 12.4),
+// so pointers inside by-value structs are found the same way as plain ones. Sizes and offsets are in bytes.
 #pragma once
 
 #include <cuda.h>
@@ -42,13 +43,17 @@ class KernelLayouts {
   KernelLayouts(const KernelLayouts&) = delete;
   KernelLayouts& operator=(const KernelLayouts&) = delete;
 
+  // All of these may throw std::bad_alloc.
   // A handle the guest was given, of a module or library (any non-null identity) whose unloading ends it.
   void learn(const void* handle, HandleKind kind, const void* owner);
+  // The function behind a kernel in one context: the driver asks of it as of any function, and it goes with the
+  // kernel's library.
+  void learn_function_of(const void* function, const void* kernel);
   // Forgets the handles of an unloaded module or library; their addresses may come back as something else.
   void forget(const void* owner);
 
-  // The layout of a handle seen by learn(); asks the driver once, on the first launch. Null when the handle is unknown or the
-  // driver does not answer: the launch then names nothing, which costs time, never data.
+  // The layout of a handle seen by learn(); asks the driver once, on the first launch. Null when the handle is unknown
+  // or the driver does not answer: the launch then names nothing, which costs time, never data.
   [[nodiscard]] const ParamLayout* find(const void* handle, const uvm::DriverApi& driver);
 
  private:
@@ -72,14 +77,17 @@ class KernelLayouts {
 
   std::atomic<const Index*> index_;
   std::mutex mutex_;
-  std::vector<Index*> indexes_;  // superseded ones too: a reader may still walk one; sizes double, so they sum to less than the last
-  std::size_t used_ = 0;         // slots of the current index that hold or held a handle
+  std::vector<Index*>
+      indexes_;  // superseded ones too: a reader may still walk one; sizes double, so they sum to less than the last
+  std::size_t used_ = 0;  // slots of the current index that hold or held a handle
   std::unordered_map<const void*, Known> known_;
   std::unordered_map<const void*, std::vector<const void*>> handles_of_;
-  std::unordered_multimap<std::uint64_t, const ParamLayout*> layouts_;  // interned by content, so that reloading modules costs no memory
+  std::unordered_multimap<std::uint64_t, const ParamLayout*>
+      layouts_;  // interned by content, so that reloading modules costs no memory
 };
 
-// The extents a launch names, in order of appearance; one entry per run of equal neighbours. Fixed room: launches are not the place to allocate.
+// The extents a launch names, in order of appearance; one entry per run of equal neighbours. Fixed room: launches are
+// not the place to allocate.
 class Touched {
  public:
   void add(uvm::Hit hit) noexcept {
@@ -96,7 +104,9 @@ class Touched {
 // Adds what `words` 8-byte words at `data` point to.
 void collect_words(const void* data, std::size_t words, const uvm::AllocationTable& table, Touched& out) noexcept;
 
-// Adds what a launch names. Exactly one of `kernel_params` and `extra` is set (CUDA driver API, cuLaunchKernel); with neither the kernel takes none.
-void collect_launch(const ParamLayout& layout, void** kernel_params, void** extra, const uvm::AllocationTable& table, Touched& out) noexcept;
+// Adds what a launch names. Exactly one of `kernel_params` and `extra` is set (CUDA driver API, cuLaunchKernel); with
+// neither the kernel takes none.
+void collect_launch(const ParamLayout& layout, void** kernel_params, void** extra, const uvm::AllocationTable& table,
+                    Touched& out) noexcept;
 
 }  // namespace hmshim::interpose

@@ -54,7 +54,8 @@ CUresult cuDeviceGet(CUdevice* device, int) {
   return CUDA_SUCCESS;
 }
 CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice) {
-  *value = attribute == CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY || attribute == CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS ||
+  *value = attribute == CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY ||
+           attribute == CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS ||
            attribute == CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING;
   return CUDA_SUCCESS;
 }
@@ -94,8 +95,20 @@ CUresult cuFuncGetParamInfo(CUfunction function, size_t index, size_t* offset, s
   if (size != nullptr) *size = kernel.bytes_each;
   return CUDA_SUCCESS;
 }
-CUresult cuLaunchKernel(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, void**, void**) {
+CUresult cuLaunchKernel(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream,
+                        void**, void**) {
   launches.fetch_add(1, std::memory_order_relaxed);
+  return CUDA_SUCCESS;
+}
+CUresult cuCtxDestroy_v2(CUcontext) { return CUDA_SUCCESS; }
+CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice) { return cuCtxGetCurrent(context); }
+CUresult cuDevicePrimaryCtxGetState(CUdevice, unsigned* flags, int* is_alive) {
+  *flags = 0;
+  *is_alive = 1;
+  return CUDA_SUCCESS;
+}
+CUresult cuStreamIsCapturing(CUstream, CUstreamCaptureStatus* status) {
+  *status = CU_STREAM_CAPTURE_STATUS_NONE;
   return CUDA_SUCCESS;
 }
 CUresult cuStreamSynchronize(CUstream) { return CUDA_SUCCESS; }

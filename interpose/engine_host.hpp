@@ -1,0 +1,90 @@
+// Between the guest's threads and the engines: one engine per device, the queue to them, and the hand that carries
+// their actions out.
+//
+// A launch whose extents are all believed resident is only queued: no lock, no decision to make. A launch that names an
+// absent extent takes the lock, lets the engine catch up with the queue and decide, and carries the actions out before
+// the launch goes to the driver. Queued launches are digested where the guest waits anyway (settle), or when the queue
+// fills.
+//
+// The belief may be wrong in both directions when threads race; the driver's faults then move the data, which costs
+// time, never data.
+#pragma once
+
+#include <cuda.h>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "interpose/event_queue.hpp"
+#include "interpose/report.hpp"
+#include "policy/engine.hpp"
+#include "uvm/allocation_table.hpp"
+#include "uvm/driver_api.hpp"
+#include "uvm/migrator.hpp"
+
+namespace hmshim::interpose {
+
+class EngineHost {
+ public:
+  // Devices are ordinals below budgets_bytes.size(), which holds what managed extents may occupy on each. Throws
+  // std::invalid_argument when there is no policy of that name.
+  EngineHost(const uvm::DriverApi& driver, uvm::Migrator& migrator, Report& report, std::string_view policy,
+             std::span<const std::uint64_t> budgets_bytes);
+  ~EngineHost();
+
+  // After the allocation is in the table / before the guest is told of the free.
+  void allocated(const uvm::Allocation& allocation);
+  void freed(const uvm::Allocation& allocation);
+
+  // Before the driver gets the launch, copy or memset. `extents` are those it names.
+  void launch(std::uint64_t signature, std::span<const policy::ExtentId> extents, CUstream stream);
+  void copy(std::span<const policy::ExtentId> extents, CUstream stream);
+
+  // After a synchronisation of the guest: digests what is queued and writes the report, unless another thread is about
+  // it. Contains its own errors: the real call has been made.
+  void settle() noexcept;
+
+  // The program ends: what is queued is digested, and what ran since the last iteration becomes the last row of the
+  // report.
+  void end();
+  // Totals of each device that was used, since the start, for the exit record.
+  [[nodiscard]] std::vector<IterationRecord> totals();
+
+ private:
+  class Hints;
+  struct Device {
+    std::unique_ptr<policy::Engine> engine;
+    std::uint64_t budget_bytes;
+    std::uint64_t allocations = 0;
+    std::uint64_t launches = 0;
+    std::uint64_t copies = 0;
+    std::uint64_t copies_before = 0;  // when the running iteration began
+  };
+
+  [[nodiscard]] bool are_resident(std::span<const policy::ExtentId> extents) const noexcept;
+  void submit(const policy::Launch& launch, bool is_copy, CUstream stream);
+  void digest_queue();
+  void digest(const policy::Launch& launch, bool is_copy);
+  void feed(std::uint16_t ordinal, const policy::Launch& launch, bool is_copy);
+  [[nodiscard]] Counters counters_of(const Device& device, const policy::IterationStats& stats) const;
+
+  const uvm::DriverApi& driver_;
+  uvm::Migrator& migrator_;
+  Report& report_;
+
+  std::atomic<policy::Tick> tick_{0};
+  EventQueue queue_;
+  const std::unique_ptr<Hints> hints_;
+
+  std::mutex mutex_;  // guards what follows; no driver call is made under it
+  std::vector<Device> devices_;
+  std::uint16_t last_device_ = 0;  // of the last launch that named an extent: where a launch that names none is counted
+  policy::Actions actions_;        // decided while digesting, not yet carried out
+};
+
+}  // namespace hmshim::interpose

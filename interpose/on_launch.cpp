@@ -1,0 +1,141 @@
+// Kernel launches: what their parameters name is told to the engine, before the driver gets the launch.
+#include <algorithm>
+
+#include "interpose/handlers.hpp"
+#include "interpose/kernel_args.hpp"
+#include "interpose/real_driver.hpp"
+#include "interpose/shim.hpp"
+
+namespace hmshim::interpose {
+
+namespace {
+
+// What a launch looks like apart from its arguments.
+struct Shape {
+  unsigned grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes;
+};
+
+// Mixes what identifies a launch across iterations. Not cryptographic: a collision costs confidence, never data.
+std::uint64_t signature_of(const void* function, const Shape& shape) noexcept {
+  const auto mix = [](std::uint64_t hash, std::uint64_t word) noexcept {
+    return (hash ^ word) * 0x9E3779B97F4A7C15ULL;
+  };
+  std::uint64_t hash =
+      mix(reinterpret_cast<std::uintptr_t>(function), shape.grid_x | std::uint64_t{shape.grid_y} << 32);
+  hash = mix(hash ^ hash >> 29, shape.grid_z | std::uint64_t{shape.block_x} << 32);
+  hash = mix(hash ^ hash >> 29,
+             shape.block_y | std::uint64_t{shape.block_z} << 16 | std::uint64_t{shape.shared_bytes} << 32);
+  return hash ^ hash >> 32;
+}
+
+void announce(const void* function, const Shape& shape, CUstream stream, void** params, void** extra) {
+  Shim& shim = Shim::get();
+  if (shim.captures.are_running()) {
+    shim.bypasses.count(Bypass::launch_in_capture);
+    return;
+  }
+  Touched touched;
+  if (const ParamLayout* layout = shim.layouts.find(function, shim.driver)) {
+    collect_launch(*layout, params, extra, shim.allocations, touched);
+  } else {
+    shim.bypasses.count(Bypass::unknown_parameters);
+  }
+  shim.engines.launch(signature_of(function, shape), touched.extents(), stream);
+}
+
+// `room` is the guest's; the driver fills in no more than there are and leaves the rest of the array as it was. Where
+// it cannot say how many there are, nothing is learned.
+template <class Handle, class Owner>
+void learn_all(const Handle* handles, unsigned room, HandleKind kind, Owner owner,
+               CUresult (*count_of)(unsigned*, Owner)) noexcept {
+  contain([&] {
+    unsigned count = 0;
+    if (count_of == nullptr || count_of(&count, owner) != CUDA_SUCCESS) return;
+    for (unsigned i = 0; i < std::min(room, count); ++i) Shim::get().layouts.learn(handles[i], kind, owner);
+  });
+}
+
+Shape shape_of(const CUlaunchConfig& config) noexcept {
+  return {config.gridDimX,  config.gridDimY,  config.gridDimZ,      config.blockDimX,
+          config.blockDimY, config.blockDimZ, config.sharedMemBytes};
+}
+
+}  // namespace
+
+#define HMSHIM_GRID_PARAMS                                                                                    \
+  CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y, \
+      unsigned block_z, unsigned shared_bytes, CUstream stream, void **params
+#define HMSHIM_GRID_ARGS function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, params
+#define HMSHIM_SHAPE \
+  Shape { grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes }
+
+#define HMSHIM_LAUNCH(symbol, flavour)                                \
+  CUresult on_##symbol(HMSHIM_GRID_PARAMS, void** extra) {            \
+    announce(function, HMSHIM_SHAPE, flavour(stream), params, extra); \
+    return real().symbol(HMSHIM_GRID_ARGS, extra);                    \
+  }
+HMSHIM_LAUNCH(cuLaunchKernel, stream_of_legacy)
+HMSHIM_LAUNCH(cuLaunchKernel_ptsz, stream_of_ptsz)
+
+#define HMSHIM_LAUNCH_COOPERATIVE(symbol, flavour)                      \
+  CUresult on_##symbol(HMSHIM_GRID_PARAMS) {                            \
+    announce(function, HMSHIM_SHAPE, flavour(stream), params, nullptr); \
+    return real().symbol(HMSHIM_GRID_ARGS);                             \
+  }
+HMSHIM_LAUNCH_COOPERATIVE(cuLaunchCooperativeKernel, stream_of_legacy)
+HMSHIM_LAUNCH_COOPERATIVE(cuLaunchCooperativeKernel_ptsz, stream_of_ptsz)
+
+#define HMSHIM_LAUNCH_EX(symbol, flavour)                                                                  \
+  CUresult on_##symbol(const CUlaunchConfig* config, CUfunction function, void** params, void** extra) {   \
+    if (config != nullptr) announce(function, shape_of(*config), flavour(config->hStream), params, extra); \
+    return real().symbol(config, function, params, extra);                                                 \
+  }
+HMSHIM_LAUNCH_EX(cuLaunchKernelEx, stream_of_legacy)
+HMSHIM_LAUNCH_EX(cuLaunchKernelEx_ptsz, stream_of_ptsz)
+
+// What kind of handle each is: the driver has one question for functions and another for kernels.
+
+CUresult on_cuModuleGetFunction(CUfunction* function, CUmodule module, const char* name) {
+  const CUresult result = real().cuModuleGetFunction(function, module, name);
+  if (result == CUDA_SUCCESS) contain([&] { Shim::get().layouts.learn(*function, HandleKind::Function, module); });
+  return result;
+}
+
+CUresult on_cuModuleEnumerateFunctions(CUfunction* functions, unsigned count, CUmodule module) {
+  const CUresult result = real().cuModuleEnumerateFunctions(functions, count, module);
+  if (result == CUDA_SUCCESS)
+    learn_all(functions, count, HandleKind::Function, module, Shim::get().driver.cuModuleGetFunctionCount);
+  return result;
+}
+
+CUresult on_cuLibraryGetKernel(CUkernel* kernel, CUlibrary library, const char* name) {
+  const CUresult result = real().cuLibraryGetKernel(kernel, library, name);
+  if (result == CUDA_SUCCESS) contain([&] { Shim::get().layouts.learn(*kernel, HandleKind::Kernel, library); });
+  return result;
+}
+
+CUresult on_cuLibraryEnumerateKernels(CUkernel* kernels, unsigned count, CUlibrary library) {
+  const CUresult result = real().cuLibraryEnumerateKernels(kernels, count, library);
+  if (result == CUDA_SUCCESS)
+    learn_all(kernels, count, HandleKind::Kernel, library, Shim::get().driver.cuLibraryGetKernelCount);
+  return result;
+}
+
+CUresult on_cuKernelGetFunction(CUfunction* function, CUkernel kernel) {
+  const CUresult result = real().cuKernelGetFunction(function, kernel);
+  if (result == CUDA_SUCCESS) contain([&] { Shim::get().layouts.learn_function_of(*function, kernel); });
+  return result;
+}
+
+// Forgotten BEFORE the unload: afterwards another thread may be given the same handle for something else.
+CUresult on_cuModuleUnload(CUmodule module) {
+  Shim::get().layouts.forget(module);
+  return real().cuModuleUnload(module);
+}
+
+CUresult on_cuLibraryUnload(CUlibrary library) {
+  Shim::get().layouts.forget(library);
+  return real().cuLibraryUnload(library);
+}
+
+}  // namespace hmshim::interpose

@@ -1,0 +1,158 @@
+// Allocations, frees, and what the guest is told about memory.
+#include <fmt/format.h>
+
+#include <optional>
+
+#include "interpose/handlers.hpp"
+#include "interpose/real_driver.hpp"
+#include "interpose/shim.hpp"
+
+namespace hmshim::interpose {
+
+namespace {
+
+// Where an allocation made now would belong.
+struct Owner {
+  std::uint16_t device;
+  std::uint64_t context;
+};
+
+// Nothing when the thread has no context: the driver's own call tells the guest.
+std::optional<Owner> current_owner(const uvm::DriverApi& driver) noexcept {
+  CUdevice device = 0;
+  CUcontext context = nullptr;
+  if (driver.cuCtxGetDevice(&device) != CUDA_SUCCESS || driver.cuCtxGetCurrent(&context) != CUDA_SUCCESS)
+    return std::nullopt;
+  return Owner{static_cast<std::uint16_t>(device), reinterpret_cast<std::uintptr_t>(context)};
+}
+
+// The device's memory information as the guest is to see it; nothing when the driver's own answer stands.
+std::optional<uvm::MemoryInfo> virtual_memory_info(CUdevice device) {
+  Shim& shim = Shim::get();
+  const auto ordinal = static_cast<std::size_t>(device);
+  if (shim.config.meminfo == MemInfo::Device || ordinal >= shim.devices.size() ||
+      !shim.devices[ordinal].capabilities.can_manage())
+    return std::nullopt;
+  return shim.budget.memory_info(static_cast<std::uint32_t>(device));
+}
+
+AllocationCounter& counter_of(Shim& shim, uvm::Backing backing) noexcept {
+  return backing == uvm::Backing::Managed ? shim.managed_allocations : shim.device_allocations;
+}
+
+// The books of an allocation that the driver has already made or taken back: nothing here may fail the guest's call.
+void note_allocated(Shim& shim, const uvm::Allocation& allocation) noexcept {
+  counter_of(shim, allocation.backing).add(allocation.backed_bytes);
+  if (allocation.backing == uvm::Backing::Managed) contain([&] { shim.engines.allocated(allocation); });
+}
+
+void note_departed(Shim& shim, const uvm::Allocation& allocation) noexcept {
+  counter_of(shim, allocation.backing).remove(allocation.backed_bytes);
+  if (allocation.backing == uvm::Backing::Managed) contain([&] { shim.engines.freed(allocation); });
+}
+
+// Ends a context by `destroy`; what it owned goes with it.
+template <class Destroy>
+CUresult end_context(std::uint64_t context, Destroy&& destroy) {
+  Shim& shim = Shim::get();
+  const auto departed = shim.backing.destroy_context(context, std::forward<Destroy>(destroy));
+  if (!departed) return departed.error().code;
+  for (const uvm::Departed& allocation : *departed) note_departed(shim, *allocation);
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+CUresult on_cuMemAlloc_v2(CUdeviceptr* address, size_t bytes) {
+  Shim& shim = Shim::get();
+  // Size 0 and a null output are errors in the driver's own words.
+  if (address == nullptr || bytes == 0 || !gate().is_active()) return real().cuMemAlloc_v2(address, bytes);
+  if (shim.captures.are_running()) {
+    shim.bypasses.count(Bypass::allocation_in_capture, bytes);
+    return real().cuMemAlloc_v2(address, bytes);
+  }
+  const std::optional<Owner> owner = current_owner(shim.driver);
+  if (!owner) return real().cuMemAlloc_v2(address, bytes);
+  if (owner->device >= shim.devices.size() || !shim.devices[owner->device].capabilities.can_manage()) {
+    shim.bypasses.count(Bypass::unmanaged_device, bytes);
+    return real().cuMemAlloc_v2(address, bytes);
+  }
+  shim.report_device(owner->device);
+  const uvm::Backing backing = bytes < shim.config.device_threshold ? uvm::Backing::Device : uvm::Backing::Managed;
+  const uvm::Result<uvm::Allocation> allocation = shim.backing.allocate(bytes, owner->device, owner->context, backing);
+  if (!allocation) {
+    log(LogLevel::Info, [&] {
+      return fmt::format("allocation of {} bytes refused: {}", bytes, uvm::to_string(allocation.error().reason));
+    });
+    return allocation.error().code;
+  }
+  note_allocated(shim, *allocation);
+  *address = allocation->base;
+  return CUDA_SUCCESS;
+}
+
+CUresult on_cuMemFree_v2(CUdeviceptr address) {
+  Shim& shim = Shim::get();
+  const uvm::Result<uvm::Departed> departed = shim.backing.free(address);
+  if (departed) {
+    note_departed(shim, **departed);
+    return CUDA_SUCCESS;
+  }
+  // Memory that never was ours, interior pointers and nonsense: the driver's business.
+  return departed.error().reason == uvm::Reason::NotOurs ? real().cuMemFree_v2(address) : departed.error().code;
+}
+
+CUresult on_cuMemGetInfo_v2(size_t* free_bytes, size_t* total_bytes) {
+  const CUresult result = real().cuMemGetInfo_v2(free_bytes, total_bytes);
+  if (result != CUDA_SUCCESS) return result;
+  contain([&] {
+    CUdevice device = 0;
+    if (Shim::get().driver.cuCtxGetDevice(&device) != CUDA_SUCCESS) return;
+    if (const auto info = virtual_memory_info(device)) {
+      if (free_bytes != nullptr) *free_bytes = info->free_bytes;
+      if (total_bytes != nullptr) *total_bytes = info->total_bytes;
+    }
+  });
+  return CUDA_SUCCESS;
+}
+
+CUresult on_cuDeviceTotalMem_v2(size_t* bytes, CUdevice device) {
+  const CUresult result = real().cuDeviceTotalMem_v2(bytes, device);
+  if (result != CUDA_SUCCESS) return result;
+  contain([&] {
+    if (const auto info = virtual_memory_info(device)) *bytes = info->total_bytes;
+  });
+  return CUDA_SUCCESS;
+}
+
+// Allocations die with their context.
+
+CUresult on_cuCtxDestroy_v2(CUcontext context) {
+  return end_context(reinterpret_cast<std::uintptr_t>(context), [&] { return real().cuCtxDestroy_v2(context); });
+}
+
+CUresult on_cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
+  const CUresult result = real().cuDevicePrimaryCtxRetain(context, device);
+  if (result == CUDA_SUCCESS) Shim::get().note_primary_context(device, *context);
+  return result;
+}
+
+CUresult on_cuDevicePrimaryCtxReset_v2(CUdevice device) {
+  return end_context(Shim::get().primary_context(device), [&] { return real().cuDevicePrimaryCtxReset_v2(device); });
+}
+
+CUresult on_cuDevicePrimaryCtxRelease_v2(CUdevice device) {
+  const CUresult result = real().cuDevicePrimaryCtxRelease_v2(device);
+  if (result != CUDA_SUCCESS) return result;
+  // Only the last release ends the context, and only the driver knows which one that was.
+  contain([&] {
+    Shim& shim = Shim::get();
+    unsigned flags = 0;
+    int is_alive = 1;
+    if (shim.driver.cuDevicePrimaryCtxGetState(device, &flags, &is_alive) != CUDA_SUCCESS || is_alive != 0) return;
+    static_cast<void>(end_context(shim.primary_context(device), [] { return CUDA_SUCCESS; }));
+  });
+  return CUDA_SUCCESS;
+}
+
+}  // namespace hmshim::interpose

@@ -1,0 +1,188 @@
+#include "interpose/shim.hpp"
+
+#include <fmt/format.h>
+#include <pthread.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <mutex>
+#include <new>
+#include <optional>
+#include <utility>
+
+#include "interpose/handlers.hpp"
+#include "interpose/hook_counts.hpp"
+#include "interpose/log.hpp"
+#include "interpose/real_driver.hpp"
+
+namespace hmshim::interpose {
+
+namespace {
+
+// The policy stays off, and the user is told why in one line.
+void stand_down(Reason reason, std::string_view why) {
+  log(LogLevel::Warn, [&] { return fmt::format("not managing memory: {}", why); });
+  gate().pass_through(reason);
+}
+
+std::vector<Device> judge_devices(const uvm::DriverApi& driver, const Config& config) {
+  int count = 0;
+  if (driver.cuDeviceGetCount(&count) != CUDA_SUCCESS) count = 0;
+  std::vector<Device> devices(
+      static_cast<std::size_t>(std::clamp(count, 0, static_cast<int>(uvm::AllocationTable::kMaxDevices))));
+  for (std::size_t ordinal = 0; ordinal < devices.size(); ++ordinal) {
+    Device& device = devices[ordinal];
+    device.capabilities = uvm::judge(uvm::collect_facts(driver, static_cast<int>(ordinal)));
+    std::size_t total_bytes = 0;
+    if (driver.cuDeviceTotalMem_v2(&total_bytes, static_cast<CUdevice>(ordinal)) == CUDA_SUCCESS)
+      device.total_bytes = total_bytes;
+    device.budget_bytes = std::min(config.device_budget.of(device.total_bytes), device.total_bytes);
+  }
+  return devices;
+}
+
+std::vector<uvm::DeviceShare> shares_of(const std::vector<Device>& devices) {
+  std::vector<uvm::DeviceShare> shares;
+  for (const Device& device : devices) shares.push_back({device.total_bytes, device.budget_bytes});
+  return shares;
+}
+
+std::vector<std::uint64_t> budgets_of(const std::vector<Device>& devices) {
+  std::vector<std::uint64_t> budgets_bytes;
+  for (const Device& device : devices) budgets_bytes.push_back(device.budget_bytes);
+  return budgets_bytes;
+}
+
+// A percentage of the managed limit is one of all devices' memory together.
+uvm::BudgetLimits limits_of(const Config& config, const std::vector<Device>& devices) {
+  std::uint64_t total_bytes = 0;
+  for (const Device& device : devices) total_bytes += device.total_bytes;
+  return {.managed_bytes = config.managed_limit.of(total_bytes), .host_bytes = config.host_limit};
+}
+
+}  // namespace
+
+void AllocationCounter::add(std::uint64_t bytes) noexcept {
+  count_.fetch_add(1, std::memory_order_relaxed);
+  bytes_.fetch_add(bytes, std::memory_order_relaxed);
+  const std::uint64_t live_bytes = live_bytes_.fetch_add(bytes, std::memory_order_relaxed) + bytes;
+  std::uint64_t peak_bytes = peak_bytes_.load(std::memory_order_relaxed);
+  while (peak_bytes < live_bytes &&
+         !peak_bytes_.compare_exchange_weak(peak_bytes, live_bytes, std::memory_order_relaxed)) {
+  }
+}
+
+AllocationTally AllocationCounter::tally() const noexcept {
+  return {count_.load(std::memory_order_relaxed), bytes_.load(std::memory_order_relaxed),
+          peak_bytes_.load(std::memory_order_relaxed)};
+}
+
+Shim::Shim(Config config_read, const uvm::DriverApi& driver_resolved, std::vector<Device> devices_judged)
+    : config(std::move(config_read)),
+      driver(driver_resolved),
+      devices(std::move(devices_judged)),
+      budget(shares_of(devices), limits_of(config, devices), uvm::HostMemory()),
+      report(config.report.empty() ? "" : expand_path(config.report, getpid(), rank_of(environ)), config.summary,
+             getpid()),
+      engines(driver, migrator, report, config.policy, budgets_of(devices)) {}
+
+void Shim::start() noexcept {
+  static std::once_flag once;
+  contain([] { std::call_once(once, start_once); });
+}
+
+void Shim::start_once() {
+  Config config = parse(environ);
+  log_start(config.log_level);
+  for (const std::string& warning : config.warnings) log(LogLevel::Warn, warning);
+  if (config.disable) {
+    gate().turn_off(Reason::disabled);
+    return;
+  }
+  if (!config.errors.empty()) {
+    for (const std::string& error : config.errors) log(LogLevel::Error, error);
+    gate().pass_through(Reason::invalid_option);
+    return;
+  }
+  if (config.policy == "off") {
+    gate().pass_through(Reason::disabled);
+    return;
+  }
+  if (const auto missing = first_missing_required(real())) {
+    stand_down(Reason::driver_lacks_function, fmt::format("the driver has no {}", to_string(*missing)));
+    return;
+  }
+  uvm::DriverApi driver;
+  if (const auto missing = uvm::resolve(driver, real_symbol); !missing.empty()) {
+    stand_down(Reason::driver_lacks_function, fmt::format("the driver has no {}", missing));
+    return;
+  }
+  std::vector<Device> devices = judge_devices(driver, config);
+  const auto can_manage = [](const Device& device) { return device.capabilities.can_manage(); };
+  if (std::none_of(devices.begin(), devices.end(), can_manage)) {
+    stand_down(Reason::unsupported_device,
+               devices.empty() ? "there is no device" : devices.front().capabilities.sentence);
+    return;
+  }
+
+  alignas(Shim) static unsigned char storage[sizeof(Shim)];
+  instance_ = new (storage) Shim(std::move(config), driver, std::move(devices));
+  // A child shares nothing it could use: CUDA does not survive a fork, and file and stderr are the parent's.
+  pthread_atfork(nullptr, nullptr, [] {
+    gate().turn_off(Reason::forked_child);
+    log_forget_after_fork();
+    instance_->report.forget_after_fork();
+  });
+  std::atexit([] { instance_->finish(); });
+  gate().activate();
+}
+
+void Shim::report_device(std::uint16_t ordinal) noexcept {
+  Device& device = devices[ordinal];
+  if (device.is_reported.load(std::memory_order_relaxed) || device.is_reported.exchange(true)) return;
+  report.start({.device = ordinal,
+                .policy = config.policy,
+                .device_total_bytes = device.total_bytes,
+                .budget_bytes = device.budget_bytes,
+                .managed_limit_bytes = limits_of(config, devices).managed_bytes,
+                .can_migrate = device.capabilities.can_manage(),
+                .capabilities = device.capabilities.sentence});
+}
+
+void Shim::note_primary_context(CUdevice device, CUcontext context) noexcept {
+  const auto ordinal = static_cast<std::size_t>(device);
+  if (ordinal < devices.size())
+    devices[ordinal].primary_context.store(reinterpret_cast<std::uintptr_t>(context), std::memory_order_relaxed);
+}
+
+std::uint64_t Shim::primary_context(CUdevice device) const noexcept {
+  const auto ordinal = static_cast<std::size_t>(device);
+  return ordinal < devices.size() ? devices[ordinal].primary_context.load(std::memory_order_relaxed) : 0;
+}
+
+void Shim::finish() noexcept {
+  contain([this] {
+    engines.end();
+    std::vector<HookTally> hooks;
+    for (std::size_t id = 0; id < kHookCount; ++id) {
+      hooks.push_back({kHookSymbols[id], hook_hits(static_cast<HookId>(id)) + hook_bypasses(static_cast<HookId>(id))});
+    }
+    report.finish({.policy = config.policy,
+                   .gate = gate().state(),
+                   .gate_reason = gate().reason(),
+                   .devices = engines.totals(),
+                   .managed = managed_allocations.tally(),
+                   .device = device_allocations.tally(),
+                   .hooks = std::move(hooks),
+                   .bypasses = bypasses.tallies()});
+  });
+}
+
+CUresult on_cuInit(unsigned flags) {
+  const CUresult result = real().cuInit(flags);
+  if (result == CUDA_SUCCESS) Shim::start();
+  return result;
+}
+
+}  // namespace hmshim::interpose
