@@ -22,6 +22,7 @@ inline constexpr unsigned char kPoisonByte = 0xDB;
 using StreamId = std::uint32_t;
 using EventId = std::uint32_t;
 using AgentId = std::uint32_t;
+inline constexpr AgentId kGuest = 0;  ///< all threads that are no agents
 /// A device ordinal, or kHost.
 using Location = int;
 inline constexpr Location kHost = -1;
@@ -92,7 +93,8 @@ struct Access {
 };
 
 /// Runs on the thread that drives the simulation, at the operation's virtual end, without any lock of the model held.
-/// A body must not call the model: it gets Status::kNotPermitted.
+/// A body must not throw, nor call the model: only what "costs nothing" answers it, all else gives
+/// Status::kNotPermitted.
 using Body = std::function<void()>;
 
 /// Let the model derive the duration from the bytes touched and the HBM bandwidth.
@@ -172,6 +174,9 @@ struct Stats {
 // ---- the model
 // -------------------------------------------------------------------------------------------------------
 
+struct Op;
+enum class MigrationKind;
+
 struct Options {
   Profile profile;
   int device_count = 1;
@@ -222,7 +227,7 @@ class Model {
 
   // -- memory. Costs alloc_host_ns.
 
-  /// Takes chunks, evicting managed blocks where none is free. kOutOfMemory: even that was not enough, nothing changed.
+  /// Takes chunks, evicting managed blocks where none is free. kOutOfMemory: even that would not be enough.
   [[nodiscard]] Status allocate_device(int device, std::uint64_t bytes, std::uint64_t* address);
   /// Reserves addresses only: populated on first touch, so it may exceed everything (uvm.md B11).
   [[nodiscard]] Status allocate_managed(int device, std::uint64_t bytes, std::uint64_t* address);
@@ -306,6 +311,10 @@ class Model {
   void idle();
   /// Ends idle() of an agent at the later of its own and the caller's clock.
   [[nodiscard]] Status wake_agent(AgentId agent);
+  /// The caller is about to wait outside of the model, e.g. to join an agent's thread: time does not wait for it until
+  /// end_external_wait. What happens meanwhile is settled by virtual time, the moment of the end is not.
+  void begin_external_wait();
+  void end_external_wait();
   /// The state of everything that waits, for a person.
   [[nodiscard]] std::string describe() const;
 
@@ -313,6 +322,12 @@ class Model {
 
  private:
   struct Impl;
+  class Call;
+  /// Adds an operation that `prepare(Op&)` completes, or refuses with a status.
+  template <typename Prepare>
+  Status enqueue(const char* label, StreamId stream, Prepare prepare, const std::shared_ptr<Op>* also_after = nullptr);
+  Status migrate(StreamId stream, Range range, MigrationKind kind, Location destination);
+
   std::unique_ptr<Impl> impl_;
 };
 

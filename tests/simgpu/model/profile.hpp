@@ -36,9 +36,9 @@ struct Profile {
 
   double link_h2d_gbps = 0;  ///< bulk rate, one direction alone
   double link_d2h_gbps = 0;
-  double link_total_gbps = 0;       ///< both directions together
-  TimeNs link_copy_latency_ns = 0;  ///< before the first byte of a copy that nothing overlaps
-  std::vector<CurvePoint> link_curve;
+  double link_total_gbps = 0;                    ///< both directions together
+  double host_copy_gbps = 0;                     ///< memcpy within the host
+  std::vector<CurvePoint> link_curve;            ///< by size, at least one point
   Duplex planned_duplex = Duplex::kFull;         ///< copies and prefetches asked for by the guest
   Duplex eviction_duplex = Duplex::kSerialised;  ///< a driver eviction and the copy that takes the victim's chunk
 

@@ -1,0 +1,44 @@
+# H200 141 GB on PCIe 5.0 x16
+name = H200-141GB (simulated)      # product
+compute_major = 9                  # product
+compute_minor = 0                  # product
+multiprocessors = 132              # product
+capacity = 140GiB                  # product: 141 GB, of which the driver offers about 140 GiB
+hbm_gbps = 4300                    # measured copy, read + write; 4800 by the data sheet
+host_ram = 1024GiB                 # swept
+host_copy_gbps = 10                # swept: one thread's memcpy
+
+# Link
+link_h2d_gbps = 48                 # UVMSmart's bulk rate for a 64 GB/s link
+link_d2h_gbps = 48                 # UVMSmart's bulk rate for a 64 GB/s link
+link_total_gbps = 86               # swept: the RTX 3080's duplex share, 39.8 of 2 x 22.22 (MSched)
+link_curve = 4KiB:0.1807 8KiB:0.3362 16KiB:0.5489 32KiB:0.7422 64KiB:0.8656 128KiB:0.9321 256KiB:0.9659 512KiB:0.9830 1MiB:0.9915 2MiB:0.9957 64MiB:1  # (2/pi) atan(0.07292 KiB), UVMSmart's fit for PCIe; bulk from 64 MiB
+planned_duplex = full              # nvidia-uvm 595.45.04: separate channels per direction
+eviction_duplex = serialised       # stock driver: unmap, out, in, map one after the other (MSched)
+
+# Faults
+fault_batch_faults = 256           # nvidia-uvm: uvm_perf_fault_batch_count
+fault_group_ns = 15440             # 31.79 us per single fault of which 1.35 us copy (MSched, PCIe 5) less the block's share
+fault_block_ns = 15000             # swept: most of a group's cost is per block (Allen and Ge SC'21)
+copy_engine_fault_page_ns = 31790  # 31.79 us per single fault on PCIe 5 (MSched): one page each
+cpu_fault_block_ns = 20000         # swept
+
+# Prefetch, demote, discard, advice: host time inside the driver
+prefetch_call_ns = 10000           # swept
+prefetch_block_ns = 3000           # swept
+demote_block_first_ns = 250000     # swept: host pages allocated and IOMMU-mapped, 512 page mappings
+demote_block_later_ns = 80000      # swept: 512 page mappings
+demote_run = 16MiB                 # nvidia-uvm 595.45.04: migrations pipeline from 16 MiB
+discard_block_ns = 5000            # swept: unmap, TLB invalidate, wait
+advise_call_ns = 5000              # swept
+advise_block_ns = 500              # swept
+collapse_block_ns = 20000          # swept
+evict_block_ns = 10000             # swept: unmap, TLB invalidate
+steal_unused_ns = 2000             # swept
+
+# Calls
+launch_host_ns = 2500              # swept
+launch_device_ns = 1000            # swept
+call_host_ns = 500                 # swept
+alloc_host_ns = 10000              # swept
+queue_depth = 1024                 # swept
