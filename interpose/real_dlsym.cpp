@@ -27,6 +27,8 @@ Dlsym real_dlsym() noexcept {
   dlsym = reinterpret_cast<Dlsym>(dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.34"));
   if (dlsym == nullptr) dlsym = reinterpret_cast<Dlsym>(dlvsym(RTLD_NEXT, "dlsym", kFirstVersion));
   if (dlsym == nullptr) return nothing_found;
+  // dlvsym passes over the unversioned dlsym of another preload library, which must not lose its turn.
+  if (void* next = dlsym(RTLD_NEXT, "dlsym")) dlsym = reinterpret_cast<Dlsym>(next);
   __atomic_store_n(&found, dlsym, __ATOMIC_RELAXED);
   return dlsym;
 }

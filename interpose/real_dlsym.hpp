@@ -1,4 +1,4 @@
-// The C library's dlsym, behind hmshim's own and behind that of any preload library after it.
+// The dlsym that hmshim's own stands in front of: that of the next preload library which wraps it, else the C library's.
 #pragma once
 
 namespace hmshim::interpose {

@@ -15,8 +15,11 @@ using GetProcAddress = int (*)(const char*, void**, int, std::uint64_t, int*);
 
 GetProcAddress next_get_proc_address = nullptr;
 
+// dlvsym only sees versioned definitions, the C library's; asked through that one, the next preload library's is found
+// too.
 Dlsym next_dlsym() {
-  static const auto next = reinterpret_cast<Dlsym>(dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.34"));
+  static const auto last = reinterpret_cast<Dlsym>(dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.34"));
+  static const auto next = reinterpret_cast<Dlsym>(last(RTLD_NEXT, "dlsym"));
   return next;
 }
 
@@ -43,7 +46,11 @@ int recording_get_proc_address(const char* base, void** address, int version, st
 
 }  // namespace
 
+// Found by name only through the dlsym below.
+extern "C" __attribute__((visibility("hidden"))) void asks_preload_was_here() {}
+
 extern "C" void* dlsym(void* handle, const char* name) {
+  if (std::strcmp(name, "asks_preload_was_here") == 0) return reinterpret_cast<void*>(&asks_preload_was_here);
   void* address = next_dlsym()(handle, name);
   if (address != nullptr && std::getenv("ASKS_LOG") != nullptr && std::strcmp(name, "cuGetProcAddress_v2") == 0) {
     next_get_proc_address = reinterpret_cast<GetProcAddress>(address);

@@ -31,6 +31,6 @@ int main() {
     Dl_info info;
     if (dladdr(address, &info) == 0 || info.dli_sname == nullptr) return 1;
     const char* slash = std::strrchr(info.dli_fname, '/');
-    std::printf("%s %s\n", info.dli_sname, slash != nullptr ? slash + 1 : info.dli_fname);
+    std::printf("bound to %s %s\n", info.dli_sname, slash != nullptr ? slash + 1 : info.dli_fname);
   }
 }
