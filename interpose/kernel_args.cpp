@@ -22,11 +22,6 @@ std::uint64_t content_hash(const ParamLayout& layout) noexcept {
   return hash;
 }
 
-bool same_content(const ParamLayout& a, const ParamLayout& b) noexcept {
-  return a.bytes == b.bytes && a.params.size() == b.params.size() &&
-         std::memcmp(a.params.data(), b.params.data(), a.params.size() * sizeof(PointerParam)) == 0;
-}
-
 // Asks the driver for every parameter in turn; CUDA_ERROR_INVALID_VALUE past the last one ends the list (cuda.h,
 // cuFuncGetParamInfo).
 bool ask_driver(const void* handle, HandleKind kind, const uvm::DriverApi& driver, ParamLayout& layout) {
@@ -116,7 +111,7 @@ const ParamLayout* KernelLayouts::intern(ParamLayout layout) {
   const std::uint64_t hash = content_hash(layout);
   const auto [first, last] = layouts_.equal_range(hash);
   for (auto it = first; it != last; ++it) {
-    if (same_content(*it->second, layout)) return it->second;
+    if (*it->second == layout) return it->second;
   }
   return layouts_.emplace(hash, new ParamLayout(std::move(layout)))->second;
 }

@@ -28,11 +28,13 @@ struct PointerParam {
   std::uint32_t index;   // position in kernelParams
   std::uint32_t offset;  // position in the packed buffer of `extra`
   std::uint32_t words;   // whole 8-byte words
+  bool operator==(const PointerParam&) const = default;
 };
 
 struct ParamLayout {
   std::vector<PointerParam> params;
   std::uint32_t bytes = 0;  // end of the last parameter
+  bool operator==(const ParamLayout&) const = default;
 };
 
 // Handle → parameter layout. find() is lock-free: it runs at every launch.
