@@ -252,6 +252,16 @@ TEST(HmshimDoctor, says_what_is_missing_without_a_driver) {
   EXPECT_EQ(result.err, "");
 }
 
+TEST(HmshimDoctor, names_the_function_that_a_driver_lacks) {
+  // Under the driver's name, a library that has other functions than it.
+  const TempDir folder;
+  std::filesystem::copy_file(library(), folder.file("libcuda.so.1"));
+  const auto result = hmshim({"doctor"}, {{"LD_LIBRARY_PATH", folder.path()}});
+  EXPECT_EQ(result.exit_status, 1) << result.describe();
+  EXPECT_THAT(result.out, AllOf(HasSubstr("FAIL  driver: "), HasSubstr("cuDriverGetVersion")));
+  EXPECT_EQ(result.err, "");
+}
+
 TEST(HmshimDoctor, is_not_satisfied_with_a_library_that_cannot_be_preloaded) {
   const TempDir folder;
   write_file(folder.file("libhmshim.so"), "not a library");
