@@ -46,6 +46,7 @@ Engine::Engine(const EngineConfig& config) : state_(std::make_unique<State>(conf
 Engine::~Engine() = default;
 
 void Engine::allocated(const Allocated& event) {
+  freed({event.extent});  // an id that comes again is free, even when its Freed was lost
   // Launches are recognised by the sizes of what they touch. The ordinal in event.identity would tell identical layers
   // apart, but that of a temporary need not repeat from one iteration to the next, and which extents are temporaries
   // shows only later: a signature that changed then would cost the detector an iteration. Staleness tells layers from
@@ -73,6 +74,7 @@ void Engine::State::run(const Launch& event, Arrival arrival, Actions& actions) 
   for (const ExtentId id : event.touched) {
     if (!extents.contains(id)) continue;
     const Extent& extent = extents[id];
+    if (extent.touched_at == launches) continue;  // named twice
     staleness = std::max(staleness, launches - extent.touched_at);
     extents.touch(id, launches);
     signature += extent.fingerprint;

@@ -12,11 +12,12 @@ namespace hmshim::policy {
 // A managed allocation came into being. It is resident nowhere until first touched.
 struct Allocated {
   ExtentId extent;
-  std::uint64_t bytes;      // multiple of kBlockBytes
-  std::uint64_t identity;   // stable across iterations: size + ordinal, never the address
+  std::uint64_t bytes;     // multiple of kBlockBytes
+  std::uint64_t identity;  // stable across iterations: size + ordinal, never the address
 };
 
-// The extents one launch may name: the 8-byte words of the largest parameter buffer, 4 KiB (CUDA programming guide, kernel parameters).
+// The extents one launch may name: the 8-byte words of the largest parameter buffer, 4 KiB (CUDA programming guide,
+// kernel parameters).
 inline constexpr std::size_t kMaxTouched = 512;
 
 struct Freed {
@@ -26,7 +27,7 @@ struct Freed {
 // A kernel launch, a copy or a memset: the extents it names will be accessed when the guest's stream reaches it.
 struct Launch {
   Tick tick;
-  std::uint64_t signature;  // kernel, grid, block and shared memory, hashed: what identifies the launch across iterations
+  std::uint64_t signature;  // kernel, grid, block, shared memory, hashed: what identifies it across iterations
   std::uint64_t time_ns;    // host clock at enqueue; only differences are meaningful
   std::span<const ExtentId> touched;  // at most kMaxTouched; an extent may appear more than once
 };

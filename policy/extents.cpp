@@ -4,7 +4,6 @@ namespace hmshim::policy {
 
 void Extents::add(ExtentId id, std::uint64_t bytes, std::uint64_t fingerprint, std::uint64_t launch) {
   if (id >= extents_.size()) extents_.resize(std::size_t{id} + 1);
-  remove(id);
   extents_[id] = {.bytes = bytes, .fingerprint = fingerprint, .touched_at = launch};
   footprint_bytes_ += bytes;
 }

@@ -28,6 +28,7 @@ struct Extent {
 
 class Extents {
  public:
+  // `id` must not be contained.
   void add(ExtentId id, std::uint64_t bytes, std::uint64_t fingerprint, std::uint64_t launch);
   void remove(ExtentId id) noexcept;
 

@@ -59,15 +59,15 @@ constexpr std::uint64_t kMinRunLaunches = 12;
 constexpr std::uint64_t kMinSimilarLaunches = 64;
 constexpr double kMinSimilarity = 0.1;
 constexpr double kMinSimilarityToReplace = 0.5;
-// An iteration this much like its reference becomes the reference.
-constexpr double kRegular = 0.9;
+// A phase has come back when an iteration is this much like its last one.
+constexpr double kReturned = 0.9;
 // A longer period must add this share of the weight of the shorter one, and be at most this many times as long.
 constexpr std::uint64_t kForeignShare = 64;
 constexpr std::uint64_t kMaxMicroSteps = 64;
-// An iteration has few launches on data that was last touched before the iteration before: at most two, or this share.
-// Batches of a data set in device memory are few, weights are many.
-constexpr std::uint64_t kMaxStaleLaunches = 2;
-constexpr std::uint64_t kStaleShare = 32;
+// At most this share of an iteration's launches is on data last touched before the iteration before: batches of a data
+// set that lies in device memory are few, weights are many (a third of the launches of a layer in the transformers we
+// looked at).
+constexpr std::uint64_t kStaleShare = 8;
 // A comparison by similarity takes some 100 steps: no more than one per this many launches.
 constexpr std::uint64_t kPatienceToCompare = 32;
 
@@ -140,7 +140,7 @@ void IterationDetector::append(std::uint64_t signature, std::uint64_t weight, st
   context_ = std::max<std::uint64_t>(context ^ (context >> 32), 1);
 }
 
-// A launch is foreign to the current period when the last regular iteration and all that came after it lack it. That is
+// A launch is foreign to the current period when the reference iteration and all that came after it lack it. That is
 // so when all contexts that contain it are new to them, which is known kContextLaunches - 1 launches later.
 void IterationDetector::count_foreign(const Recurrence& recurrence) {
   const Position reference_begin = current_.reference_end - current_.reference_launches;
@@ -193,7 +193,7 @@ bool IterationDetector::returns_to_its_data(std::uint64_t launches, std::uint64_
   for (Position at = observed_ - launches + 1; at <= observed_; ++at) {
     if (staleness_[at % kHistoryLaunches] > max_staleness) ++stale;
   }
-  return stale <= std::max(kMaxStaleLaunches, launches / kStaleShare);
+  return stale <= launches / kStaleShare;
 }
 
 bool IterationDetector::may_replace(std::uint64_t launches) const noexcept {
@@ -225,14 +225,14 @@ void IterationDetector::end_iteration() {
   const double likeness = similarity(observed_, launches, current_.reference_end, current_.reference_launches);
   current_.similarity = (current_.similarity + likeness) / 2;
   current_.iterations = std::min(current_.iterations + 1, 30);
-  const bool is_regular = likeness >= kRegular;
-  // Once out of step may be an evaluation; twice is a new normal.
-  if (is_regular || !current_.was_regular) {
+  const bool is_equal = likeness == 1;
+  // Once out of step may be an evaluation or a logged value; twice is a new normal.
+  if (is_equal || !current_.was_equal) {
     current_.reference_end = observed_;
     current_.reference_launches = launches;
     current_.reference_weight = weight_;
   }
-  current_.was_regular = is_regular;
+  current_.was_equal = is_equal;
   boundary_ = observed_;
   weight_ = 0;
   ++completed_;
@@ -241,7 +241,7 @@ void IterationDetector::end_iteration() {
 
 bool IterationDetector::returned_to_dormant() const noexcept {
   return is_overdue() && similarity(observed_, dormant_.reference_launches, dormant_.reference_end,
-                                    dormant_.reference_launches) >= kRegular;
+                                    dormant_.reference_launches) >= kReturned;
 }
 
 bool IterationDetector::equal(Position a, Position b, std::uint64_t launches, std::uint64_t shift) const noexcept {

@@ -47,7 +47,7 @@ class IterationDetector {
   void observe(std::uint64_t signature, std::uint64_t weight = 1, std::uint64_t staleness_launches = 0);
 
   [[nodiscard]] bool has_period() const noexcept { return current_.context != 0; }
-  // Length of the last regular iteration; 0 without a period.
+  // Length of the iteration that others are compared with, the last that repeated; 0 without a period.
   [[nodiscard]] std::uint64_t period_launches() const noexcept { return current_.reference_launches; }
   // In [0, 1]; 0 without a period. 0.75 when two equal iterations have been seen and nothing else, towards 1 with every
   // equal one, less the less alike successive iterations are and the longer one lasts beyond its time.
@@ -76,12 +76,12 @@ class IterationDetector {
   // A period, known by the context in which its iterations end.
   struct Anchor {
     std::uint64_t context = 0;   // 0: none
-    Position reference_end = 0;  // the last iteration that was like the one before it
+    Position reference_end = 0;  // the last iteration that was equal to the reference before it
     std::uint64_t reference_launches = 0;
     std::uint64_t reference_weight = 0;
     double similarity = 0;  // of successive iterations, exponentially averaged
     int iterations = 0;     // seen alike, capped: evidence
-    bool was_regular = true;
+    bool was_equal = true;  // the last iteration, to the reference
   };
 
   // The set-associative memory of contexts: bounded, no rehashing, the stalest entry of a full set is forgotten.
