@@ -71,6 +71,7 @@ $(LIB): $(ENTRY_OBJ) $(CORE_OBJ) shim.map
 MODEL_OBJ := $(patsubst %.cpp,$(BUILD)/obj/%.o,$(wildcard tests/simgpu/model/*.cpp))
 DRIVER_OBJ := $(patsubst %.cpp,$(BUILD)/obj/%.o,$(wildcard tests/simgpu/driver/*.cpp))
 RUNTIME_OBJ := $(patsubst %.cpp,$(BUILD)/obj/%.o,$(wildcard tests/simgpu/runtime/*.cpp))
+$(BUILD)/obj/tests/simgpu/driver/options.o: CPPFLAGS += -DSIMGPU_PROFILE_DIR='"$(abspath tests/simgpu/profiles)"'
 SIMGPU := $(BUILD)/simgpu/libcuda.so.1 $(BUILD)/simgpu/libcudart.so.13
 
 simgpu: $(SIMGPU) ## build the simulated GPU: build/simgpu/

@@ -1,7 +1,7 @@
 /* What a test may tell the simulated GPU. C, exported by the simulated libcuda.so.1; see README.md for the environment.
  *
- * A library named in SIMGPU_KERNELS exports `void simgpu_kernels(void)`; cuInit calls it, and it registers what its guest's
- * kernels do. It links to libcuda.so.1, which the guest has loaded by then. */
+ * A library named in SIMGPU_KERNELS exports `void simgpu_kernels(void)`; cuInit calls it, and it registers what its
+ * guest's kernels do. It links to libcuda.so.1, which the guest has loaded by then. */
 #pragma once
 
 #include <stddef.h>
@@ -23,8 +23,8 @@ typedef struct simgpu_launch {
   const size_t* parameter_bytes;
 } simgpu_launch;
 
-/* Replaces the device code of a kernel. Runs when the launch is due in its stream, on any thread that waits in the driver;
- * device and managed pointers among the parameters may be dereferenced. It must not call the driver. */
+/* Replaces the device code of a kernel. Runs when the launch is due in its stream, on any thread that waits in the
+ * driver; device and managed pointers among the parameters may be dereferenced. It must not call the driver. */
 typedef void (*simgpu_body)(const simgpu_launch* launch);
 void simgpu_register(const char* mangled, simgpu_body body);
 
@@ -42,24 +42,26 @@ void simgpu_register_footprint(const char* mangled, simgpu_describe describe);
 /* The virtual clock of the calling thread; 0 before cuInit. */
 unsigned long long simgpu_now_ns(void);
 
-/* Figures since cuInit, over all devices; zero before it. */
+/* Figures since cuInit, over all devices; zero before it. The last line of SIMGPU_LOG has them under the same names.
+ * live_*: created and not yet destroyed; modules include libraries, graphs include executable ones.
+ * h2d_*, d2h_*: bytes over the link by cause. user: prefetches. demand: faults. coherence: the CPU's accesses, and
+ * writes that end read duplication. *_after_discard: hazards, regions of 64 KiB. calls: counted with SIMGPU_LOG or
+ * SIMGPU_FAIL set. */
+#define SIMGPU_FIGURES(FIGURE)                                                                                        \
+  FIGURE(live_allocations)                                                                                            \
+  FIGURE(live_host_allocations) FIGURE(live_streams) FIGURE(live_events) FIGURE(live_contexts) FIGURE(live_modules)   \
+      FIGURE(live_graphs) FIGURE(kernels) FIGURE(h2d_user_bytes) FIGURE(h2d_coherence_bytes) FIGURE(h2d_demand_bytes) \
+          FIGURE(h2d_copy_bytes) FIGURE(h2d_remote_bytes) FIGURE(d2h_user_bytes) FIGURE(d2h_coherence_bytes)          \
+              FIGURE(d2h_eviction_bytes) FIGURE(d2h_copy_bytes) FIGURE(d2h_remote_bytes) FIGURE(resident_bytes)       \
+                  FIGURE(peak_resident_bytes) FIGURE(fault_groups) FIGURE(evicted_blocks) FIGURE(discarded_bytes)     \
+                      FIGURE(dropped_bytes) FIGURE(writes_after_discard) FIGURE(reads_after_discard) FIGURE(calls)    \
+                          FIGURE(kernel_busy_ns) FIGURE(stall_ns) FIGURE(now_ns)
+
+#define SIMGPU_FIGURE(name) uint64_t name;
 typedef struct simgpu_stats {
-  uint64_t live_allocations; /* device and managed */
-  uint64_t live_host_allocations;
-  uint64_t live_streams; /* created and not destroyed */
-  uint64_t live_events;
-  uint64_t live_contexts;
-  uint64_t live_modules; /* modules and libraries */
-  uint64_t live_graphs;  /* graphs and executable graphs */
-  uint64_t kernels;
-  uint64_t h2d_user_bytes, h2d_coherence_bytes, h2d_demand_bytes, h2d_copy_bytes, h2d_remote_bytes;
-  uint64_t d2h_user_bytes, d2h_coherence_bytes, d2h_eviction_bytes, d2h_copy_bytes, d2h_remote_bytes;
-  uint64_t resident_bytes, peak_resident_bytes; /* managed */
-  uint64_t fault_groups, evicted_blocks, discarded_bytes, dropped_bytes;
-  uint64_t writes_after_discard, reads_after_discard; /* hazards: regions of 64 KiB */
-  uint64_t calls;                                     /* driver calls; counted only with SIMGPU_LOG or SIMGPU_FAIL set */
-  int64_t kernel_busy_ns, stall_ns, now_ns;
+  SIMGPU_FIGURES(SIMGPU_FIGURE)
 } simgpu_stats;
+#undef SIMGPU_FIGURE
 void simgpu_get_stats(simgpu_stats* stats);
 
 #ifdef __cplusplus

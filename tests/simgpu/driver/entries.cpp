@@ -10,10 +10,8 @@
 
 #include "tests/simgpu/driver/lookup.hpp"
 
-#define SIMGPU_ENTRY(base, since, flavour, symbol)                                     \
-  extern "C" __attribute__((weak, visibility("default"))) int symbol() {               \
-    return hmshim::simgpu::kNotSupported;                                              \
-  }
+#define SIMGPU_ENTRY(base, since, flavour, symbol) \
+  extern "C" __attribute__((weak, visibility("default"))) int symbol() { return hmshim::simgpu::kNotSupported; }
 #include "tests/simgpu/driver/entries.def"
 #undef SIMGPU_ENTRY
 
@@ -26,12 +24,13 @@ struct Entry {
   std::string_view base;
   int since;
   Flavour flavour;
+  std::string_view symbol;
   int (*address)();
 };
 
 // Sorted by base, flavour, version: generate_entries writes the rows so.
 constexpr Entry kEntries[] = {
-#define SIMGPU_ENTRY(base, since, flavour, symbol) {#base, since, flavour, &symbol},
+#define SIMGPU_ENTRY(base, since, flavour, symbol) {#base, since, flavour, #symbol, &symbol},
 #include "tests/simgpu/driver/entries.def"
 #undef SIMGPU_ENTRY
 };
@@ -39,8 +38,9 @@ constexpr Entry kEntries[] = {
 }  // namespace
 
 Lookup look_up(std::string_view base, int version, bool per_thread) noexcept {
-  const auto [first, last] = std::equal_range(std::begin(kEntries), std::end(kEntries), Entry{base, 0, legacy, nullptr},
-                                              [](const Entry& a, const Entry& b) { return a.base < b.base; });
+  const auto [first, last] =
+      std::equal_range(std::begin(kEntries), std::end(kEntries), Entry{base, 0, legacy, {}, nullptr},
+                       [](const Entry& a, const Entry& b) { return a.base < b.base; });
   if (first == last) return {nullptr, LookupStatus::SymbolNotFound};
   const Entry* newest = nullptr;
   for (const Entry* entry = first; entry != last; ++entry) {
@@ -50,6 +50,10 @@ Lookup look_up(std::string_view base, int version, bool per_thread) noexcept {
   }
   if (newest == nullptr) return {nullptr, LookupStatus::VersionNotSufficient};
   return {reinterpret_cast<void*>(newest->address), LookupStatus::Found};
+}
+
+bool is_export(std::string_view symbol) noexcept {
+  return std::ranges::any_of(kEntries, [symbol](const Entry& entry) { return entry.symbol == symbol; });
 }
 
 }  // namespace hmshim::simgpu

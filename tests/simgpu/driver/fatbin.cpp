@@ -21,7 +21,7 @@ constexpr std::uint32_t kFatbinMagic = 0xba55ed50;
 constexpr std::uint16_t kKindElf = 2;
 constexpr std::uint64_t kFlagLz4 = 0x2000;
 constexpr std::uint64_t kFlagZstd = 0x8000;
-constexpr std::uint8_t kInfoFormatSized = 4;        // the 16 bits after the attribute are the size of a payload
+constexpr std::uint8_t kInfoFormatSized = 4;  // the 16 bits after the attribute are the size of a payload
 constexpr std::uint8_t kInfoAttributeParameter = 0x17;
 constexpr std::uint32_t kParameterSizeShift = 18;
 // A cubin beyond this is junk, not a program: cuBLAS's largest is under 100 MiB.
@@ -209,9 +209,9 @@ ImageError append_entry(const EntryHeader& entry, Bytes payload, ProgramImage& p
   if ((entry.flags & kFlagZstd) != 0) {
     whole = ZSTD_decompress(raw.data(), raw.size(), compressed->data(), compressed->size()) == raw.size();
   } else if (compressed->size() <= std::numeric_limits<int>::max()) {
-    const int got = LZ4_decompress_safe(reinterpret_cast<const char*>(compressed->data()),
-                                        reinterpret_cast<char*>(raw.data()), static_cast<int>(compressed->size()),
-                                        static_cast<int>(raw.size()));
+    const int got =
+        LZ4_decompress_safe(reinterpret_cast<const char*>(compressed->data()), reinterpret_cast<char*>(raw.data()),
+                            static_cast<int>(compressed->size()), static_cast<int>(raw.size()));
     whole = got >= 0 && static_cast<std::uint64_t>(got) == raw.size();
   }
   return whole ? append_cubin(raw, program) : ImageError::BadCompression;
@@ -235,11 +235,16 @@ std::uint64_t elf_bytes(const void* image) {
 
 const char* to_string(ImageError error) noexcept {
   switch (error) {
-    case ImageError::None: return "none";
-    case ImageError::NotAnImage: return "neither a fatbin nor a cubin";
-    case ImageError::Truncated: return "a header points outside of the image";
-    case ImageError::BadCompression: return "a compressed entry does not give the bytes its header promises";
-    case ImageError::NoBinary: return "no cubin inside (the simulated driver does not compile PTX)";
+    case ImageError::None:
+      return "none";
+    case ImageError::NotAnImage:
+      return "neither a fatbin nor a cubin";
+    case ImageError::Truncated:
+      return "a header points outside of the image";
+    case ImageError::BadCompression:
+      return "a compressed entry does not give the bytes its header promises";
+    case ImageError::NoBinary:
+      return "no cubin inside (the simulated driver does not compile PTX)";
   }
   return "unknown";
 }

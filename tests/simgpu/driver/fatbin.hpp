@@ -15,7 +15,7 @@ struct Parameter {
 };
 
 struct KernelImage {
-  std::string name;  // mangled
+  std::string name;                   // mangled
   std::vector<Parameter> parameters;  // by ordinal
 };
 

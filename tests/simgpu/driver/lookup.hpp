@@ -18,4 +18,6 @@ struct Lookup {
 // the per-thread default stream where there is one, else the legacy one.
 [[nodiscard]] Lookup look_up(std::string_view base, int version, bool per_thread) noexcept;
 
+[[nodiscard]] bool is_export(std::string_view symbol) noexcept;
+
 }  // namespace hmshim::simgpu
