@@ -9,6 +9,7 @@
 #pragma GCC visibility pop
 #include <cudaTypedefs.h>
 #include <cxxabi.h>
+#include <unwind.h>
 
 #include <type_traits>
 
@@ -27,6 +28,13 @@ template <HookId kId>
   return gate().runs_handlers() || (kId == HookId::cuInit && gate().is_armed());
 }
 
+// The C++ runtime inside this library is a copy whose unwinder initialises itself at its own first use. When a thread
+// is cancelled inside a driver call, the C library's unwinder runs the landing pads below before that, and libgcc
+// aborts (unwind-dw2.c, _Unwind_SetGR). One look at the stack is a first use.
+void prepare_for_thread_cancellation() noexcept {
+  _Unwind_Backtrace([](_Unwind_Context*, void*) { return _URC_END_OF_STACK; }, nullptr);
+}
+
 template <HookId kId, typename RealCall, typename Handler>
 CUresult enter(bool exists, RealCall real_call, Handler handler) {
   // Reached without the driver having the function only through a binding that the loader made to this export.
@@ -39,6 +47,7 @@ CUresult enter(bool exists, RealCall real_call, Handler handler) {
     return real_call();
   }
   count_hit(kId);
+  if constexpr (kId == HookId::cuInit) prepare_for_thread_cancellation();
   const InShim inside;
   try {
     return handler();

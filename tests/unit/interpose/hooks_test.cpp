@@ -7,6 +7,7 @@
 #include <cudaTypedefs.h>
 #include <gtest/gtest.h>
 
+#include <barrier>
 #include <set>
 #include <string_view>
 #include <thread>
@@ -104,15 +105,18 @@ TEST(RequiredRows, optional_rows_may_be_absent) {
   EXPECT_EQ(first_missing_required(driver), std::nullopt);
 }
 
+// More threads than shards: some count alone, the rest together.
 TEST(HookCounts, add_up_over_threads) {
-  constexpr std::uint64_t kThreads = 8;
+  constexpr std::uint64_t kThreads = 2 * detail::kCountShards;
   constexpr std::uint64_t kCalls = 10000;
   const std::uint64_t hits_before = hook_hits(HookId::cuLaunchKernel);
   const std::uint64_t bypasses_before = hook_bypasses(HookId::cuLaunchKernel);
   {
+    std::barrier start(static_cast<std::ptrdiff_t>(kThreads));
     std::vector<std::jthread> threads;
     for (std::uint64_t i = 0; i < kThreads; ++i) {
-      threads.emplace_back([] {
+      threads.emplace_back([&] {
+        start.arrive_and_wait();
         for (std::uint64_t call = 0; call < kCalls; ++call) count_hit(HookId::cuLaunchKernel);
         count_bypass(HookId::cuLaunchKernel);
       });
