@@ -37,12 +37,13 @@ TimeNs Link::schedule(Direction direction, std::uint64_t bytes, std::uint64_t wh
 
   TimeNs start = std::max(earliest_ns, own_free);
   if (duplex == Duplex::kSerialised) start = std::max(start, other_free);
-  // While both directions are busy each keeps this share of its rate.
+  // While both directions are busy each keeps this share of its rate. What is queued the other way goes on as if alone
+  // until now: this copy slows it down until one of the two ends, and the delay is paid at the other queue's tail.
   const double shared = std::min(1.0, profile_->link_total_gbps / both);
-  const double overlap_ns = std::min(static_cast<double>(std::max<TimeNs>(other_free - start, 0)), alone_ns / shared);
-  own_free = start + round_ns(overlap_ns + (alone_ns - overlap_ns * shared));
-  // The other direction's copies were queued as if alone: what this overlap takes from them is paid at their tail.
-  other_free += round_ns(overlap_ns * (1.0 - shared));
+  const auto other_alone_ns = static_cast<double>(std::max<TimeNs>(other_free - start, 0));
+  const double together_ns = std::min(other_alone_ns, alone_ns) / shared;
+  own_free = start + round_ns(together_ns + (alone_ns - together_ns * shared));
+  other_free += round_ns(together_ns * (1.0 - shared));
   return own_free;
 }
 

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <fstream>
 #include <functional>
+#include <limits>
 #include <map>
 #include <set>
 #include <string_view>
@@ -27,7 +28,9 @@ template <typename T>
 T parse_number(std::string_view text, T least, const std::string& expected) {
   T value{};
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || value < least) reject(text, expected);
+  // from_chars takes "nan" and "inf" too.
+  const bool is_in_range = value >= least && value <= std::numeric_limits<T>::max();
+  if (error != std::errc() || end != text.data() + text.size() || !is_in_range) reject(text, expected);
   return value;
 }
 

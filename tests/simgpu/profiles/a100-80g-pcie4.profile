@@ -12,7 +12,7 @@ host_copy_gbps = 10                # swept: one thread's memcpy
 link_h2d_gbps = 24                 # UVMSmart's bulk rate for a 32 GB/s link; a cloud VM measured 12.3
 link_d2h_gbps = 24                 # UVMSmart's bulk rate for a 32 GB/s link; a cloud VM measured 13.2
 link_total_gbps = 43               # swept: the RTX 3080's duplex share, 39.8 of 2 x 22.22 (MSched)
-link_curve = 4KiB:0.1807 8KiB:0.3362 16KiB:0.5489 32KiB:0.7422 64KiB:0.8656 128KiB:0.9321 256KiB:0.9659 512KiB:0.9830 1MiB:0.9915 2MiB:0.9957 64MiB:1  # (2/pi) atan(0.07292 KiB), UVMSmart's fit for PCIe; bulk from 64 MiB
+link_curve = 4KiB:0.1807 6KiB:0.2626 8KiB:0.3362 12KiB:0.4576 16KiB:0.5489 24KiB:0.6695 32KiB:0.7422 64KiB:0.8656 128KiB:0.9321 256KiB:0.9659 512KiB:0.9830 1MiB:0.9915 2MiB:0.9957 64MiB:1  # (2/pi) atan(0.07292 KiB), UVMSmart's fit for PCIe; bulk from 64 MiB
 planned_duplex = full              # nvidia-uvm 595.45.04: separate channels per direction
 eviction_duplex = serialised       # stock driver: unmap, out, in, map one after the other (MSched)
 
