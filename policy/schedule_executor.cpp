@@ -1,0 +1,252 @@
+#include "policy/schedule_executor.hpp"
+
+#include <stdexcept>
+#include <string>
+
+namespace hmshim::policy {
+
+ScheduleExecutor::ScheduleExecutor(const PieceMap& map, const Schedule& schedule, const CostModel& cost,
+                                   std::uint64_t capacity_bytes)
+    : map_(map),
+      schedule_(schedule),
+      cost_(cost),
+      capacity_bytes_(capacity_bytes),
+      states_(map.pieces().size()),
+      projection_(schedule.base_bytes) {
+  const LaunchIndex largest = map.largest_launch();
+  if (map.touched_bytes(largest) > capacity_bytes) {
+    throw std::invalid_argument("launch " + std::to_string(largest) + " touches " +
+                                std::to_string(map.touched_bytes(largest)) + " bytes, more than the capacity of " +
+                                std::to_string(capacity_bytes));
+  }
+  const LaunchIndex n = map.launches();
+  for (LaunchIndex k = 0; k < n; ++k) {
+    for (TouchIndex t = map.touch_begin(k); t < map.touch_end(k); ++t) {
+      const PieceTouch& touch = map.touches()[t];
+      if (k + touch.gap_ticks < n) continue;
+      State& state = states_[touch.piece];
+      state.next_tick = k + touch.gap_ticks - n;
+      if (schedule.is_away[t] != 0) {
+        state.place = Place::Host;
+        absent_.emplace(state.next_tick, touch.piece);
+      } else {
+        state.place = Place::Device;
+        used_bytes_ += bytes(touch.piece);
+      }
+    }
+  }
+  await(0);
+}
+
+bool ScheduleExecutor::can_launch() const noexcept {
+  return !is_running_ && missing_pieces_ == 0 && used_bytes_ + map_.birth_bytes(index(tick_)) <= capacity_bytes_;
+}
+
+void ScheduleExecutor::launch_started() {
+  const LaunchIndex k = index(tick_);
+  // What is late to leave now will be as late in the next iteration, whose projection this leaf becomes.
+  projection_.set(tick_, schedule_.base_bytes[k] + departing_bytes_);
+  is_running_ = true;
+  freed_at_end_bytes_ = 0;
+  for (TouchIndex t = map_.touch_begin(k); t < map_.touch_end(k); ++t) {
+    const PieceTouch& touch = map_.touches()[t];
+    State& state = states_[touch.piece];
+    if (touch.is_birth) {
+      used_bytes_ += bytes(touch.piece);
+      state.has_host_copy = cost_.clean_copies;  // what is born by a read was put there by the host
+      state.place = Place::Device;
+    }
+    if (touch.is_written) {
+      state.has_host_copy = false;
+      if (writing_ == touch.piece) is_writing_valid_ = false;
+    }
+    const bool dies = touch.gap_ticks == 0;
+    if (dies || (schedule_.is_away[t] != 0 && state.has_host_copy)) freed_at_end_bytes_ += bytes(touch.piece);
+  }
+}
+
+void ScheduleExecutor::launch_finished() {
+  const LaunchIndex k = index(tick_);
+  is_running_ = false;
+  for (TouchIndex t = map_.touch_begin(k); t < map_.touch_end(k); ++t) {
+    const PieceTouch& touch = map_.touches()[t];
+    State& state = states_[touch.piece];
+    if (touch.gap_ticks == 0) {
+      state.place = Place::Unborn;
+      used_bytes_ -= bytes(touch.piece);
+      if (writing_ == touch.piece) is_writing_valid_ = false;
+      continue;
+    }
+    state.next_tick = tick_ + touch.gap_ticks;
+    if (schedule_.is_away[t] != 0) {
+      depart(touch.piece);
+    } else if (schedule_.preclean_ticks[t] > 0) {
+      precleaning_.emplace(tick_ + schedule_.preclean_ticks[t], touch.piece);
+    }
+  }
+  while (!precleaning_.empty() && precleaning_.top().first <= tick_) precleaning_.pop();  // too late for these
+  await(tick_ + 1);
+}
+
+// Makes `tick` the waiting launch.
+void ScheduleExecutor::await(Tick tick) {
+  tick_ = tick;
+  missing_pieces_ = 0;
+  missing_bytes_ = 0;
+  const LaunchIndex k = index(tick);
+  for (TouchIndex t = map_.touch_begin(k); t < map_.touch_end(k); ++t) {
+    const PieceTouch& touch = map_.touches()[t];
+    State& state = states_[touch.piece];
+    if (touch.is_birth || state.place == Place::Device) continue;
+    if (state.place == Place::Departing) {  // too late to leave
+      state.place = Place::Device;
+      departing_bytes_ -= bytes(touch.piece);
+      continue;
+    }
+    ++missing_pieces_;
+    if (state.place == Place::Host) missing_bytes_ += bytes(touch.piece);
+  }
+  relieve();
+}
+
+// What no early fetch may take, although it is free: for the waiting launch, or for the one after the running one.
+std::uint64_t ScheduleExecutor::reserved_bytes() const noexcept {
+  if (!is_running_) return missing_bytes_ + map_.birth_bytes(index(tick_));
+  const std::uint64_t births = map_.birth_bytes(index(tick_ + 1));
+  return births > freed_at_end_bytes_ ? births - freed_at_end_bytes_ : 0;
+}
+
+bool ScheduleExecutor::is_short() const noexcept {
+  return !is_running_ && used_bytes_ + reserved_bytes() > capacity_bytes_;
+}
+
+// A launch that waits for more memory than is leaving already sends away what is needed last.
+void ScheduleExecutor::relieve() {
+  while (is_short() && used_bytes_ + reserved_bytes() > capacity_bytes_ + departing_bytes_) {
+    PieceIndex victim = 0;
+    Tick furthest = tick_;
+    for (PieceIndex piece = 0; piece < states_.size(); ++piece) {
+      if (states_[piece].place == Place::Device && states_[piece].next_tick > furthest) {
+        victim = piece;
+        furthest = states_[piece].next_tick;
+      }
+    }
+    if (furthest == tick_) return;  // the rest is arriving and can go when it is here
+    ++emergencies_;
+    project(victim, -1);
+    depart(victim);
+  }
+}
+
+void ScheduleExecutor::project(PieceIndex piece, std::int64_t sign) {
+  projection_.add(next_to_start(), states_[piece].next_tick, sign * static_cast<std::int64_t>(bytes(piece)));
+}
+
+void ScheduleExecutor::depart(PieceIndex piece) {
+  if (states_[piece].has_host_copy) return drop(piece);
+  states_[piece].place = Place::Departing;
+  departing_bytes_ += bytes(piece);
+  departing_.push_back(piece);
+}
+
+void ScheduleExecutor::keep(PieceIndex piece) {
+  states_[piece].place = Place::Device;
+  departing_bytes_ -= bytes(piece);
+  project(piece, +1);
+}
+
+void ScheduleExecutor::drop(PieceIndex piece) {
+  states_[piece].place = Place::Host;
+  used_bytes_ -= bytes(piece);
+  drops_.push_back(piece);
+  absent_.emplace(states_[piece].next_tick, piece);
+}
+
+bool ScheduleExecutor::may_fetch(PieceIndex piece) const {
+  const std::uint64_t used_bytes = used_bytes_ + bytes(piece);
+  if (is_awaited(piece)) return used_bytes <= capacity_bytes_;
+  if (used_bytes + reserved_bytes() > capacity_bytes_) return false;
+  const std::int64_t projected = projection_.max(next_to_start(), states_[piece].next_tick);
+  return projected + static_cast<std::int64_t>(bytes(piece)) <= static_cast<std::int64_t>(capacity_bytes_);
+}
+
+std::optional<PieceIndex> ScheduleExecutor::start_fetch() {
+  while (!absent_.empty()) {
+    const auto [next_tick, piece] = absent_.top();
+    State& state = states_[piece];
+    const bool is_stale = state.place != Place::Host || state.next_tick != next_tick;
+    if (!is_stale && !may_fetch(piece)) return std::nullopt;
+    absent_.pop();
+    if (is_stale) continue;
+    state.place = Place::Arriving;
+    used_bytes_ += bytes(piece);
+    if (is_awaited(piece)) missing_bytes_ -= bytes(piece);
+    project(piece, +1);
+    return fetching_ = piece;
+  }
+  return std::nullopt;
+}
+
+void ScheduleExecutor::fetch_finished() {
+  const PieceIndex piece = *std::exchange(fetching_, std::nullopt);
+  states_[piece].place = Place::Device;
+  states_[piece].has_host_copy = cost_.clean_copies;
+  if (is_awaited(piece)) --missing_pieces_;
+  relieve();
+}
+
+// Not if its next touch comes before it could be back, unless a launch waits for the memory.
+bool ScheduleExecutor::is_worth_leaving(PieceIndex piece) const {
+  const std::uint64_t round_trip_ns =
+      cost_.transfer_ns(Direction::ToHost, bytes(piece)) + cost_.transfer_ns(Direction::ToDevice, bytes(piece));
+  return is_short() || map_.compute_ns(tick_, states_[piece].next_tick) >= round_trip_ns;
+}
+
+std::optional<PieceIndex> ScheduleExecutor::start_writeback() {
+  const auto start = [this](PieceIndex piece) {
+    is_writing_valid_ = true;
+    return writing_ = piece;
+  };
+  while (!departing_.empty()) {
+    const PieceIndex piece = departing_.front();
+    departing_.pop_front();
+    State& state = states_[piece];
+    if (state.place != Place::Departing) continue;
+    if (state.has_host_copy) {  // a pre-clean copy was under way when it was queued
+      departing_bytes_ -= bytes(piece);
+      drop(piece);
+    } else if (is_worth_leaving(piece)) {
+      state.place = Place::Leaving;
+      return start(piece);
+    } else {
+      keep(piece);
+    }
+  }
+  while (!precleaning_.empty()) {
+    const PieceIndex piece = precleaning_.top().second;
+    precleaning_.pop();
+    if (states_[piece].place == Place::Device && !states_[piece].has_host_copy) return start(piece);
+  }
+  return std::nullopt;
+}
+
+bool ScheduleExecutor::writeback_finished() {
+  const PieceIndex piece = *std::exchange(writing_, std::nullopt);
+  State& state = states_[piece];
+  if (is_writing_valid_) state.has_host_copy = cost_.clean_copies;
+  if (state.place != Place::Leaving) return false;
+  const bool leaves = !is_awaited(piece);
+  if (leaves) {
+    state.place = Place::Host;
+    departing_bytes_ -= bytes(piece);
+    used_bytes_ -= bytes(piece);
+    absent_.emplace(state.next_tick, piece);
+  } else {
+    keep(piece);
+    --missing_pieces_;
+  }
+  relieve();
+  return leaves;
+}
+
+}  // namespace hmshim::policy
