@@ -4,7 +4,6 @@
 #include <charconv>
 #include <limits>
 #include <optional>
-#include <ranges>
 #include <sstream>
 #include <string_view>
 
@@ -34,6 +33,15 @@ std::optional<std::uint64_t> number_in(const std::string& path) {
   return text ? number_after(*text, "") : std::nullopt;
 }
 
+// Whether a list such as "cpu,cpuacct" has "memory" in it.
+bool names_memory(const std::string& list) {
+  std::istringstream items(list);
+  for (std::string item; std::getline(items, item, ',');) {
+    if (item == "memory") return true;
+  }
+  return false;
+}
+
 struct CgroupMount {
   std::string cgroup;  // the cgroup that is mounted there; not "/" in a container without a cgroup namespace
   std::string path;
@@ -50,8 +58,8 @@ std::vector<CgroupMount> memory_cgroup_mounts(const std::string& mountinfo) {
     std::string skipped, root, path, type, source, options;
     std::istringstream(line) >> skipped >> skipped >> skipped >> root >> path;
     std::istringstream(line.substr(dash + 3)) >> type >> source >> options;
-    const bool has_memory = ("," + options + ",").find(",memory,") != options.npos;
-    if (type == "cgroup2" || (type == "cgroup" && has_memory)) mounts.push_back({root, path, type == "cgroup2"});
+    const bool is_v2 = type == "cgroup2";
+    if (is_v2 || (type == "cgroup" && names_memory(options))) mounts.push_back({root, path, is_v2});
   }
   return mounts;
 }
@@ -63,10 +71,18 @@ std::optional<std::string> cgroup_path(const std::string& membership, bool is_v2
     const std::size_t first = line.find(':');
     const std::size_t second = line.find(':', first + 1);
     if (first == line.npos || second == line.npos) continue;
-    const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
-    if (is_v2 ? controllers == ",," : controllers.find(",memory,") != controllers.npos) return line.substr(second + 1);
+    const std::string controllers = line.substr(first + 1, second - first - 1);
+    if (is_v2 ? controllers.empty() : names_memory(controllers)) return line.substr(second + 1);
   }
   return std::nullopt;
+}
+
+// The part of `path` below `top`, "" where it is `top` itself or does not lie below it: the mount point is then the
+// nearest known level.
+std::string below_top(const std::string& path, const std::string& top) {
+  const std::string prefix = top == "/" ? "" : top;
+  if (path == "/" || !path.starts_with(prefix + "/")) return "";
+  return path.substr(prefix.size());
 }
 
 }  // namespace
@@ -77,19 +93,18 @@ HostMemory::HostMemory(const std::string& root) {
   const std::string membership = read_small_file(prefix + "/proc/self/cgroup").value_or("");
   const std::string mountinfo = read_small_file(prefix + "/proc/self/mountinfo").value_or("");
   for (const CgroupMount& mount : memory_cgroup_mounts(mountinfo)) {
-    std::string below = cgroup_path(membership, mount.is_v2).value_or("/");
-    if (mount.cgroup != "/") below = below.starts_with(mount.cgroup) ? below.substr(mount.cgroup.size()) : "";
-    if (below == "/") below.clear();
+    std::string folder = prefix + mount.path;
+    const std::size_t top = folder.size();
+    folder += below_top(cgroup_path(membership, mount.is_v2).value_or("/"), mount.cgroup);
     for (;;) {
-      const std::string folder = prefix + mount.path + below + "/";
-      const CgroupLevel level =
-          mount.is_v2
-              ? CgroupLevel{folder + "memory.max", folder + "memory.current", folder + "memory.stat", "inactive_file "}
-              : CgroupLevel{folder + "memory.limit_in_bytes", folder + "memory.usage_in_bytes", folder + "memory.stat",
-                            "total_inactive_file "};
+      const CgroupLevel level = mount.is_v2
+                                    ? CgroupLevel{folder + "/memory.max", folder + "/memory.current",
+                                                  folder + "/memory.stat", "inactive_file "}
+                                    : CgroupLevel{folder + "/memory.limit_in_bytes", folder + "/memory.usage_in_bytes",
+                                                  folder + "/memory.stat", "total_inactive_file "};
       if (read_small_file(level.limit_path)) levels_.push_back(level);
-      if (below.empty()) break;
-      below.resize(below.rfind('/'));
+      if (folder.size() == top) break;
+      folder.resize(folder.rfind('/'));
     }
   }
 }

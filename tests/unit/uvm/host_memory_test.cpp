@@ -105,6 +105,15 @@ TEST(HostMemory, a_container_sees_its_cgroup_at_the_mount_point) {
   EXPECT_EQ(host.memory().available_bytes(), 1 * kGiB);
 }
 
+TEST(HostMemory, a_cgroup_outside_the_mounted_one_counts_as_the_mount_point) {
+  FakeHost host(100 * kGiB);
+  host.write("/proc/self/cgroup", "0::/docker/abcd\n");  // not below /docker/abc, although its name begins so
+  host.write("/proc/self/mountinfo", "29 22 0:26 /docker/abc /sys/fs/cgroup ro - cgroup2 cgroup2 rw\n");
+  host.write("/sys/fs/cgroup/memory.max", bytes(6 * kGiB));
+  host.write("/sys/fs/cgroup/memory.current", bytes(2 * kGiB));
+  EXPECT_EQ(host.memory().available_bytes(), 4 * kGiB);
+}
+
 TEST(HostMemory, the_machine_at_hand_has_some) { EXPECT_GT(HostMemory().available_bytes(), 0u); }
 
 }  // namespace
