@@ -67,6 +67,7 @@ class EngineHost {
   };
 
   [[nodiscard]] bool are_resident(std::span<const policy::ExtentId> extents) const noexcept;
+  [[nodiscard]] std::uint64_t stamp(std::uint64_t signature) const noexcept;
   void submit(const policy::Launch& launch, bool is_copy, CUstream stream);
   void digest_queue();
   void digest(const policy::Launch& launch, bool is_copy);
@@ -78,6 +79,7 @@ class EngineHost {
   Report& report_;
 
   std::atomic<policy::Tick> tick_{0};
+  std::atomic<std::uint64_t> boundary_signature_{0};  // of the launch that ended the last iteration; 0: none yet
   EventQueue queue_;
   const std::unique_ptr<Hints> hints_;
 

@@ -129,7 +129,7 @@ void Engine::State::account(const Launch& event, std::uint64_t own_bytes) {
   ++current.launches;
   current.working_set_bytes = std::max(current.working_set_bytes, working_set_alive_bytes);
   current.footprint_bytes = std::max(current.footprint_bytes, extents.footprint_bytes());
-  current.end_ns = event.time_ns;
+  if (event.time_ns != 0) current.end_ns = event.time_ns;
 
   if (!iterations.iteration_completed()) return;
   current.confidence = iterations.confidence();
@@ -139,7 +139,7 @@ void Engine::State::account(const Launch& event, std::uint64_t own_bytes) {
   working_set_alive_bytes = 0;
   current = {};
   current.ordinal = completed->ordinal + 1;
-  current.begin_ns = current.end_ns = event.time_ns;
+  current.begin_ns = current.end_ns = completed->end_ns;
 }
 
 bool Engine::is_resident(ExtentId extent) const noexcept {

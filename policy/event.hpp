@@ -28,7 +28,7 @@ struct Freed {
 struct Launch {
   Tick tick;
   std::uint64_t signature;  // kernel, grid, block, shared memory, hashed: what identifies it across iterations
-  std::uint64_t time_ns;    // host clock at enqueue; only differences are meaningful
+  std::uint64_t time_ns;    // host clock at enqueue; only differences are meaningful; 0: not read
   std::span<const ExtentId> touched;  // at most kMaxTouched; an extent may appear more than once
 };
 
