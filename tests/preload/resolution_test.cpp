@@ -240,6 +240,18 @@ TEST(Resolution, the_shared_runtime_gets_every_answer_and_the_wrappers) {
   expect_every_ask_answered("resolve_runtime", folder.string());
 }
 
+// The runtime passes the question on to the cuGetProcAddress that it was given.
+TEST(Resolution, the_runtimes_own_lookup_gives_the_wrappers) {
+  const Guest guest{.program = guest_program("resolve_entry_point"), .args = {}, .environment = on_simgpu()};
+  const auto bare = run_guest(guest);
+  ASSERT_TRUE(bare.succeeded()) << bare.describe();
+  Guest shimmed = guest;
+  shimmed.environment = on_simgpu_with_shim();
+  const auto with_shim = run_guest(shimmed);
+  ASSERT_TRUE(with_shim.succeeded()) << with_shim.describe();
+  EXPECT_EQ(expect_answers_of_the_driver(bare.out, with_shim.out), 2u) << with_shim.out;
+}
+
 TEST(Resolution, a_program_without_cuda_runs_as_if_alone) {
   const auto result = run_guest({.program = "/bin/true", .args = {}, .environment = {{"LD_PRELOAD", shim()}}});
   EXPECT_TRUE(result.succeeded()) << result.describe();
