@@ -1,4 +1,5 @@
-// The dlsym that hmshim's own stands in front of: that of the next preload library which wraps it, else the C library's.
+// The dlsym that hmshim's own stands in front of: that of the next preload library which wraps it, else the C
+// library's.
 #pragma once
 
 namespace hmshim::interpose {
