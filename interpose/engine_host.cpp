@@ -81,12 +81,19 @@ void EngineHost::freed(const uvm::Allocation& allocation) {
   devices_[allocation.device].engine->freed({allocation.extent});
 }
 
+void EngineHost::set_budget(std::uint16_t device, std::uint64_t budget_bytes) {
+  const std::lock_guard lock(mutex_);
+  devices_[device].budget_bytes = budget_bytes;
+  devices_[device].engine->set_budget(budget_bytes);
+}
+
 bool EngineHost::are_resident(std::span<const policy::ExtentId> extents) const noexcept {
   return std::all_of(extents.begin(), extents.end(),
                      [this](policy::ExtentId extent) { return hints_->is_resident(extent); });
 }
 
-// Reading the clock would be a third of the launch path. Once iterations are known, only launches that look like the last of one are timed.
+// Reading the clock would be a third of the launch path. Once iterations are known, only launches that look like the
+// last of one are timed.
 std::uint64_t EngineHost::stamp(std::uint64_t signature) const noexcept {
   const std::uint64_t boundary = boundary_signature_.load(std::memory_order_relaxed);
   return boundary == 0 || boundary == signature ? driver_.now_ns() : 0;

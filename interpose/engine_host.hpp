@@ -41,6 +41,9 @@ class EngineHost {
   void allocated(const uvm::Allocation& allocation);
   void freed(const uvm::Allocation& allocation);
 
+  // What managed extents may occupy from the next launch on.
+  void set_budget(std::uint16_t device, std::uint64_t budget_bytes);
+
   // Before the driver gets the launch, copy or memset. `extents` are those it names.
   void launch(std::uint64_t signature, std::span<const policy::ExtentId> extents, CUstream stream);
   void copy(std::span<const policy::ExtentId> extents, CUstream stream);

@@ -1,6 +1,7 @@
 // Allocations, frees, and what the guest is told about memory.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <optional>
 
 #include "interpose/handlers.hpp"
@@ -36,19 +37,37 @@ std::optional<uvm::MemoryInfo> virtual_memory_info(CUdevice device) {
   return shim.budget.memory_info(static_cast<std::uint32_t>(device));
 }
 
-AllocationCounter& counter_of(Shim& shim, uvm::Backing backing) noexcept {
-  return backing == uvm::Backing::Managed ? shim.managed_allocations : shim.device_allocations;
+// Small allocations cannot be evicted: what they take beyond the part of the device set aside for them is not the
+// policy's to use.
+void fit_budget(Shim& shim, std::uint16_t ordinal) {
+  const Device& device = shim.devices[ordinal];
+  const std::uint64_t taken_bytes = std::min(shim.budget.live_bytes(ordinal).device_backed, device.total_bytes);
+  shim.engines.set_budget(ordinal, std::min(device.budget_bytes, device.total_bytes - taken_bytes));
 }
 
 // The books of an allocation that the driver has already made or taken back: nothing here may fail the guest's call.
 void note_allocated(Shim& shim, const uvm::Allocation& allocation) noexcept {
-  counter_of(shim, allocation.backing).add(allocation.backed_bytes);
-  if (allocation.backing == uvm::Backing::Managed) contain([&] { shim.engines.allocated(allocation); });
+  contain([&] {
+    if (allocation.backing == uvm::Backing::Managed) {
+      shim.managed_allocations.add(allocation.backed_bytes);
+      shim.engines.allocated(allocation);
+    } else {
+      shim.device_allocations.add(allocation.backed_bytes);
+      fit_budget(shim, allocation.device);
+    }
+  });
 }
 
 void note_departed(Shim& shim, const uvm::Allocation& allocation) noexcept {
-  counter_of(shim, allocation.backing).remove(allocation.backed_bytes);
-  if (allocation.backing == uvm::Backing::Managed) contain([&] { shim.engines.freed(allocation); });
+  contain([&] {
+    if (allocation.backing == uvm::Backing::Managed) {
+      shim.managed_allocations.remove(allocation.backed_bytes);
+      shim.engines.freed(allocation);
+    } else {
+      shim.device_allocations.remove(allocation.backed_bytes);
+      fit_budget(shim, allocation.device);
+    }
+  });
 }
 
 // Ends a context by `destroy`; what it owned goes with it.

@@ -26,6 +26,8 @@ void stand_down(Reason reason, std::string_view why) {
   gate().pass_through(reason);
 }
 
+bool has_budget(const Config& config) noexcept { return config.device_budget.value != kNoLimit; }
+
 std::vector<Device> judge_devices(const uvm::DriverApi& driver, const Config& config) {
   int count = 0;
   if (driver.cuDeviceGetCount(&count) != CUDA_SUCCESS) count = 0;
@@ -37,14 +39,19 @@ std::vector<Device> judge_devices(const uvm::DriverApi& driver, const Config& co
     std::size_t total_bytes = 0;
     if (driver.cuDeviceTotalMem_v2(&total_bytes, static_cast<CUdevice>(ordinal)) == CUDA_SUCCESS)
       device.total_bytes = total_bytes;
-    device.budget_bytes = std::min(config.device_budget.of(device.total_bytes), device.total_bytes);
+    device.budget_bytes = has_budget(config) ? std::min(config.device_budget.of(device.total_bytes), device.total_bytes)
+                                             : device.total_bytes - device.total_bytes / 10;
   }
   return devices;
 }
 
-std::vector<uvm::DeviceShare> shares_of(const std::vector<Device>& devices) {
+// A budget of the user's own is all that the device promises: what exceeds it must fit the host. Without one the whole
+// device is promised.
+std::vector<uvm::DeviceShare> shares_of(const Config& config, const std::vector<Device>& devices) {
   std::vector<uvm::DeviceShare> shares;
-  for (const Device& device : devices) shares.push_back({device.total_bytes, device.budget_bytes});
+  for (const Device& device : devices) {
+    shares.push_back({device.total_bytes, has_budget(config) ? std::optional(device.budget_bytes) : std::nullopt});
+  }
   return shares;
 }
 
@@ -82,7 +89,7 @@ Shim::Shim(Config config_read, const uvm::DriverApi& driver_resolved, std::vecto
     : config(std::move(config_read)),
       driver(driver_resolved),
       devices(std::move(devices_judged)),
-      budget(shares_of(devices), limits_of(config, devices), uvm::HostMemory()),
+      budget(shares_of(config, devices), limits_of(config, devices), uvm::HostMemory()),
       report(config.report.empty() ? "" : expand_path(config.report, getpid(), rank_of(environ)), config.summary,
              getpid()),
       engines(driver, migrator, report, config.policy, budgets_of(devices)) {}

@@ -35,7 +35,7 @@ TEST(Config, an_empty_environment_gives_the_defaults_without_a_word) {
   for (const Config& config : {parse(nullptr), parsed({}), parsed({"PATH=/bin", "NOT_HMSHIM_LOG=x", "bare"})}) {
     EXPECT_FALSE(config.disable);
     EXPECT_EQ(config.policy, "on_demand");
-    EXPECT_EQ(config.device_budget, (Amount{90, true}));
+    EXPECT_EQ(config.device_budget, (Amount{kNoLimit, false}));
     EXPECT_EQ(config.managed_limit, (Amount{kNoLimit, false}));
     EXPECT_EQ(config.host_limit, kNoLimit);
     EXPECT_EQ(config.meminfo, MemInfo::Virtual);
@@ -84,7 +84,7 @@ TEST(Config, an_amount_is_a_share_of_the_whole_without_overflow) {
 }
 
 TEST(Config, none_and_percent_are_refused_where_they_have_no_meaning) {
-  EXPECT_THAT(parsed({"HMSHIM_DEVICE_BUDGET=none"}).errors, ElementsAre(Not(HasSubstr("or none"))));
+  EXPECT_THAT(parsed({"HMSHIM_DEVICE_THRESHOLD=none"}).errors, ElementsAre(Not(HasSubstr("or none"))));
   EXPECT_THAT(parsed({"HMSHIM_HOST_LIMIT=50%"}).errors, ElementsAre(Not(HasSubstr("60%"))));
   EXPECT_THAT(parsed({"HMSHIM_DEVICE_THRESHOLD=none"}).errors.size(), 1);
 }
@@ -123,7 +123,7 @@ TEST(Config, junk_gives_one_line_with_the_name_the_value_and_what_is_right) {
                           AllOf(HasSubstr("HMSHIM_REPORT=a%x"), HasSubstr("%p")),
                           AllOf(HasSubstr("HMSHIM_LOG=loud"), HasSubstr("off or error or warn or info or debug"))));
   EXPECT_EQ(config.policy, "on_demand");
-  EXPECT_EQ(config.device_budget, (Amount{90, true}));
+  EXPECT_EQ(config.device_budget, (Amount{kNoLimit, false}));
   EXPECT_EQ(config.report, "");
 }
 
