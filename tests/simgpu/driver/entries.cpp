@@ -28,7 +28,7 @@ struct Entry {
   int (*address)();
 };
 
-// Sorted by base, flavour, version: generate_entries writes the rows so.
+// Sorted by base, flavour, version: the generator writes the rows so.
 constexpr Entry kEntries[] = {
 #define SIMGPU_ENTRY(base, since, flavour, symbol) {#base, since, flavour, #symbol, &symbol},
 #include "tests/simgpu/driver/entries.def"

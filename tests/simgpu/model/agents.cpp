@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-namespace hmshim::simgpu {
+namespace hmshim::simgpu::machine {
 
 AgentId Agents::add(const std::string& name, TimeNs clock_ns) {
   agents_.emplace(next_, Agent{.name = name, .clock_ns = clock_ns});
@@ -38,4 +38,4 @@ bool Agents::is_turn(AgentId agent, TimeNs time_ns) const {
   });
 }
 
-}  // namespace hmshim::simgpu
+}  // namespace hmshim::simgpu::machine

@@ -8,7 +8,7 @@
 
 #include "tests/simgpu/model/model.hpp"
 
-namespace hmshim::simgpu {
+namespace hmshim::simgpu::machine {
 
 /// Who may hold virtual time, and whose turn it is. The guest is agent 0.
 /// Guarded by the model's lock.
@@ -39,4 +39,4 @@ class Agents {
   AgentId next_ = kGuest + 1;
 };
 
-}  // namespace hmshim::simgpu
+}  // namespace hmshim::simgpu::machine

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace hmshim::simgpu {
+namespace hmshim::simgpu::machine {
 
 Engine::Engine(Machine& machine, int device_count, RunBody run_body)
     : machine_(&machine),
@@ -190,4 +190,4 @@ std::string Engine::describe() const {
   return text;
 }
 
-}  // namespace hmshim::simgpu
+}  // namespace hmshim::simgpu::machine

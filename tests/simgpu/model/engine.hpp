@@ -11,7 +11,7 @@
 
 #include "tests/simgpu/model/work.hpp"
 
-namespace hmshim::simgpu {
+namespace hmshim::simgpu::machine {
 
 /// One operation of a stream: a node in the graph of what waits for what.
 struct Op : std::enable_shared_from_this<Op> {
@@ -106,4 +106,4 @@ class Engine {
   Resource deferred_worker_;
 };
 
-}  // namespace hmshim::simgpu
+}  // namespace hmshim::simgpu::machine

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace hmshim::simgpu {
+namespace hmshim::simgpu::machine {
 namespace {
 
 // Only +, -, * and / on doubles: IEEE 754 makes those exact on every machine, which the functions of libm are not.
@@ -47,4 +47,4 @@ TimeNs Link::schedule(Direction direction, std::uint64_t bytes, std::uint64_t wh
   return own_free;
 }
 
-}  // namespace hmshim::simgpu
+}  // namespace hmshim::simgpu::machine

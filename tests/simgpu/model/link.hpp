@@ -5,7 +5,7 @@
 
 #include "tests/simgpu/model/profile.hpp"
 
-namespace hmshim::simgpu {
+namespace hmshim::simgpu::machine {
 
 enum class Direction { kHostToDevice, kDeviceToHost };
 
@@ -30,4 +30,4 @@ class Link {
   std::array<TimeNs, 2> free_at_ns_{};
 };
 
-}  // namespace hmshim::simgpu
+}  // namespace hmshim::simgpu::machine

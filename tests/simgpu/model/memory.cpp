@@ -8,7 +8,7 @@
 #include <stdexcept>
 #include <string>
 
-namespace hmshim::simgpu {
+namespace hmshim::simgpu::machine {
 namespace {
 
 #ifdef __SANITIZE_THREAD__
@@ -209,10 +209,14 @@ void AddressSpace::poison(std::uint64_t address, std::uint64_t bytes) {
   }
 }
 
+}  // namespace hmshim::simgpu::machine
+
+namespace hmshim::simgpu {
+
 std::uint64_t Model::device_base(int device) {
-  return kDeviceBase + static_cast<std::uint64_t>(device) * kDeviceStride;
+  return machine::kDeviceBase + static_cast<std::uint64_t>(device) * machine::kDeviceStride;
 }
 
-std::uint64_t Model::managed_base() { return kManagedBase; }
+std::uint64_t Model::managed_base() { return machine::kManagedBase; }
 
 }  // namespace hmshim::simgpu

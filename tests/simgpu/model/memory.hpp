@@ -7,7 +7,7 @@
 
 #include "tests/simgpu/model/model.hpp"
 
-namespace hmshim::simgpu {
+namespace hmshim::simgpu::machine {
 
 /// A set of free address ranges, handed out lowest first.
 class FreeRanges {
@@ -62,4 +62,4 @@ class AddressSpace {
   std::map<std::uint64_t, Allocation> allocations_;
 };
 
-}  // namespace hmshim::simgpu
+}  // namespace hmshim::simgpu::machine

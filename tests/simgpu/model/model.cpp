@@ -15,6 +15,9 @@
 #include "tests/simgpu/model/engine.hpp"
 
 namespace hmshim::simgpu {
+
+using namespace machine;
+
 namespace {
 
 constexpr auto kPollInterval = std::chrono::milliseconds(1);

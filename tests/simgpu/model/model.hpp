@@ -174,8 +174,10 @@ struct Stats {
 // ---- the model
 // -------------------------------------------------------------------------------------------------------
 
+namespace machine {  // the inside of the model: its names must not meet those of its users
 struct Op;
 enum class MigrationKind;
+}  // namespace machine
 
 struct Options {
   Profile profile;
@@ -325,8 +327,9 @@ class Model {
   class Call;
   /// Adds an operation that `prepare(Op&)` completes, or refuses with a status.
   template <typename Prepare>
-  Status enqueue(const char* label, StreamId stream, Prepare prepare, const std::shared_ptr<Op>* also_after = nullptr);
-  Status migrate(StreamId stream, Range range, MigrationKind kind, Location destination);
+  Status enqueue(const char* label, StreamId stream, Prepare prepare,
+                 const std::shared_ptr<machine::Op>* also_after = nullptr);
+  Status migrate(StreamId stream, Range range, machine::MigrationKind kind, Location destination);
 
   std::unique_ptr<Impl> impl_;
 };

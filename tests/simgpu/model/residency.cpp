@@ -4,7 +4,7 @@
 
 #include "tests/simgpu/model/memory.hpp"
 
-namespace hmshim::simgpu {
+namespace hmshim::simgpu::machine {
 namespace {
 
 constexpr std::uint32_t kRegionsPerBlock = kBlockBytes / kRegionBytes;
@@ -422,4 +422,4 @@ void Residency::advise(Block& block, Advice advice, Location where) {
   }
 }
 
-}  // namespace hmshim::simgpu
+}  // namespace hmshim::simgpu::machine

@@ -9,7 +9,7 @@
 #include "tests/simgpu/model/link.hpp"
 #include "tests/simgpu/model/model.hpp"
 
-namespace hmshim::simgpu {
+namespace hmshim::simgpu::machine {
 
 /// One bit per 64 KiB region of a block.
 using RegionMask = std::uint32_t;
@@ -150,4 +150,4 @@ class Residency {
   std::uint64_t peak_host_bytes_ = 0;
 };
 
-}  // namespace hmshim::simgpu
+}  // namespace hmshim::simgpu::machine

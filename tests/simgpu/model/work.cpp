@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace hmshim::simgpu {
+namespace hmshim::simgpu::machine {
 namespace {
 
 /// Copies take turns on the link in pieces of this size, as the channels of different streams do.
@@ -354,4 +354,4 @@ void MigrationWork::apply(std::uint64_t address, TimeNs now_ns) {
 
 TimeNs MigrationWork::completes_at(TimeNs now_ns) const { return std::max(now_ns, ready_at_ns_); }
 
-}  // namespace hmshim::simgpu
+}  // namespace hmshim::simgpu::machine

@@ -6,7 +6,7 @@
 #include "tests/simgpu/model/memory.hpp"
 #include "tests/simgpu/model/residency.hpp"
 
-namespace hmshim::simgpu {
+namespace hmshim::simgpu::machine {
 
 /// What work acts on.
 struct Machine {
@@ -121,4 +121,4 @@ class MigrationWork : public Work {
   Status status_ = Status::kOk;
 };
 
-}  // namespace hmshim::simgpu
+}  // namespace hmshim::simgpu::machine
