@@ -62,11 +62,11 @@ TEST(ModelCalibration, the_transfer_size_curve_follows_the_published_fit) {  // 
   const Profile profile = shipped_profile("v100-32g-pcie3");
   for (std::uint64_t kib = 4; kib <= 2048; kib += kib < 64 ? 1 : 37) {
     const double fit = 2 / std::numbers::pi * std::atan(0.07292 * static_cast<double>(kib));
-    EXPECT_NEAR(curve_efficiency(profile, kib << 10), fit, 0.03 * fit) << kib << " KiB";
+    EXPECT_NEAR(machine::curve_efficiency(profile, kib << 10), fit, 0.03 * fit) << kib << " KiB";
   }
-  EXPECT_NEAR(12 * curve_efficiency(profile, 4 << 10), 2.17, 0.01);
-  EXPECT_NEAR(12 * curve_efficiency(profile, 64 << 10), 10.39, 0.01);
-  EXPECT_NEAR(12 * curve_efficiency(profile, 2 << 20), 11.95, 0.01);
+  EXPECT_NEAR(12 * machine::curve_efficiency(profile, 4 << 10), 2.17, 0.01);
+  EXPECT_NEAR(12 * machine::curve_efficiency(profile, 64 << 10), 10.39, 0.01);
+  EXPECT_NEAR(12 * machine::curve_efficiency(profile, 2 << 20), 11.95, 0.01);
 }
 
 }  // namespace
