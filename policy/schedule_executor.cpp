@@ -212,15 +212,11 @@ std::optional<PieceIndex> ScheduleExecutor::start_writeback() {
     departing_.pop_front();
     State& state = states_[piece];
     if (state.place != Place::Departing) continue;
-    if (state.has_host_copy) {  // a pre-clean copy was under way when it was queued
-      departing_bytes_ -= bytes(piece);
-      drop(piece);
-    } else if (is_worth_leaving(piece)) {
+    if (is_worth_leaving(piece)) {
       state.place = Place::Leaving;
       return start(piece);
-    } else {
-      keep(piece);
     }
+    keep(piece);
   }
   while (!precleaning_.empty()) {
     const PieceIndex piece = precleaning_.top().second;
@@ -234,7 +230,9 @@ bool ScheduleExecutor::writeback_finished() {
   const PieceIndex piece = *std::exchange(writing_, std::nullopt);
   State& state = states_[piece];
   if (is_writing_valid_) state.has_host_copy = cost_.clean_copies;
-  if (state.place != Place::Leaving) return false;
+  // A piece that was queued to leave during its pre-clean copy can go as well.
+  const bool is_leaving = state.place == Place::Leaving || (state.place == Place::Departing && state.has_host_copy);
+  if (!is_leaving) return false;
   const bool leaves = !is_awaited(piece);
   if (leaves) {
     state.place = Place::Host;

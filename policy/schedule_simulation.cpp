@@ -55,7 +55,13 @@ ScheduleCost simulate(const PieceMap& map, const Schedule& schedule, const CostM
     }
     if (launch_end_ns == kNever && executor.tick() == last) break;
     // A start may make room for another: a launch releases what was reserved for it.
-    while (start_fetch() | start_writeback() | start_launch()) {
+    for (bool is_moving = true; is_moving;) {
+      is_moving = start_fetch();
+      is_moving |= start_writeback();
+      is_moving |= start_launch();
+    }
+    for (const PieceIndex piece : executor.take_drops()) {
+      if (executor.tick() >= first) total.dropped_bytes += map.pieces()[piece].bytes;
     }
     total.peak_used_bytes = std::max(total.peak_used_bytes, executor.used_bytes());
 
@@ -77,6 +83,7 @@ ScheduleCost simulate(const PieceMap& map, const Schedule& schedule, const CostM
   total.iteration_ns = (now_ns - first_ns) / measured;
   total.h2d_bytes /= measured;
   total.d2h_bytes /= measured;
+  total.dropped_bytes /= measured;
   total.emergencies = (executor.emergencies() - emergencies) / measured;
   return total;
 }

@@ -14,6 +14,7 @@ struct ScheduleCost {
   std::uint64_t iteration_ns = 0;
   std::uint64_t h2d_bytes = 0;
   std::uint64_t d2h_bytes = 0;
+  std::uint64_t dropped_bytes = 0;  // left the device without a copy
   std::uint64_t emergencies = 0;
   std::uint64_t peak_used_bytes = 0;
 };
