@@ -1,12 +1,13 @@
 #include "tests/simgpu/model/link.hpp"
 
 #include <algorithm>
+#include <cmath>
 
 namespace hmshim::simgpu::machine {
 namespace {
 
-// Only +, -, * and / on doubles: IEEE 754 makes those exact on every machine, which the functions of libm are not.
-TimeNs round_ns(double ns) { return static_cast<TimeNs>(ns + 0.5); }
+// Only +, -, *, / and rounding on doubles: IEEE 754 defines those to the bit on every machine, unlike most of libm.
+TimeNs round_ns(double ns) { return std::llround(ns); }
 
 }  // namespace
 

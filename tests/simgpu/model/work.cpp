@@ -1,6 +1,7 @@
 #include "tests/simgpu/model/work.hpp"
 
 #include <algorithm>
+#include <cmath>
 
 namespace hmshim::simgpu::machine {
 namespace {
@@ -8,7 +9,7 @@ namespace {
 /// Copies take turns on the link in pieces of this size, as the channels of different streams do.
 constexpr std::uint64_t kPieceBytes = 8U << 20;
 
-TimeNs time_of(double bytes, double gbps) { return static_cast<TimeNs>(bytes / gbps + 0.5); }
+TimeNs time_of(double bytes, double gbps) { return std::llround(bytes / gbps); }
 
 std::uint64_t block_end(std::uint64_t address) { return address / kBlockBytes * kBlockBytes + kBlockBytes; }
 
