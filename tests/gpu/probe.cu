@@ -57,6 +57,7 @@ double median(std::vector<double> values) { return percentile(std::move(values),
 FILE* answer = nullptr;  // the pipe to the parent
 
 void tell(const std::string& name, double value) { std::fprintf(answer, "\"%s\": %.6g\n", name.c_str(), value); }
+void tell(const std::string& name, std::size_t value) { std::fprintf(answer, "\"%s\": %zu\n", name.c_str(), value); }
 void tell(const std::string& name, bool value) {
   std::fprintf(answer, "\"%s\": %s\n", name.c_str(), value ? "true" : "false");
 }
@@ -280,12 +281,12 @@ void device() {
   CHECK(cudaDeviceGetAttribute(&pageable, cudaDevAttrPageableMemoryAccess, 0));
   CHECK(cudaDeviceGetAttribute(&copy_engines, cudaDevAttrAsyncEngineCount, 0));
   tell("name", properties.name);
-  tell("compute_capability", static_cast<double>(properties.major * 10 + properties.minor));
-  tell("driver_version", static_cast<double>(driver));
+  tell("compute_capability", (std::to_string(properties.major) + "." + std::to_string(properties.minor)).c_str());
+  tell("driver_version", static_cast<std::size_t>(driver));
   tell("pageable_memory_access", pageable != 0);
-  tell("copy_engines", static_cast<double>(copy_engines));
-  tell("total_bytes", static_cast<double>(properties.totalGlobalMem));
-  tell("managed_limit_bytes", static_cast<double>(managed_limit_bytes));
+  tell("copy_engines", static_cast<std::size_t>(copy_engines));
+  tell("total_bytes", properties.totalGlobalMem);
+  tell("managed_limit_bytes", managed_limit_bytes);
 }
 
 /// Milliseconds until both are done, each in a thread of its own.
@@ -336,7 +337,7 @@ void duplex() {
     down_stream.wait();
     busy_ms.push_back(ms_since(start) - 20.0);
   }
-  tell("region_bytes", static_cast<double>(bytes));
+  tell("region_bytes", bytes);
   tell("h2d_gb_per_s", gb_per_s(bytes, median(up_ms)));
   tell("d2h_gb_per_s", gb_per_s(bytes, median(down_ms)));
   tell("idle_streams_both_gb_per_s", gb_per_s(2 * bytes, median(idle_ms)));
