@@ -107,8 +107,10 @@ guests: $(GUESTS) ## build the test programs: build/guests/
 $(GUEST_CU): $(BUILD)/guests/%: tests/guests/%.cu $(wildcard tests/guests/*.hpp) | $(BUILD)/cuda.mk
 	@mkdir -p $(@D)
 	@echo '  NVCC $@'
-	$(Q)$(NVCC) -std=c++17 -O2 -I. $(NVCC_GENCODE) -cudart $(CUDART) -o $@ $< $(CUDART_LINK)
+	$(Q)$(NVCC) -std=c++17 -O2 -I. $(NVCC_GENCODE) -cudart $(CUDART) --default-stream $(DEFAULT_STREAM) -o $@ $< $(CUDART_LINK)
 CUDART := shared
+DEFAULT_STREAM := legacy
+$(BUILD)/guests/streams: DEFAULT_STREAM := per-thread
 $(BUILD)/guests/resolve_static_runtime: CUDART := static
 $(BUILD)/guests/resolve_static_runtime: tests/guests/resolve_runtime.cu
 $(BUILD)/guests/resolve_static_runtime: CUDART_LINK += $(CUDART_STATIC_LINK)

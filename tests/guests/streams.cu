@@ -1,4 +1,5 @@
-// Two streams, ordered by an event, and the per-thread default streams of two threads.
+// Two streams, ordered by an event, and the default streams of two threads. Built with --default-stream per-thread, so
+// that it reaches the driver's _ptsz and _ptds entry points.
 #include <thread>
 
 #include "tests/guests/sum.hpp"
@@ -6,6 +7,7 @@
 namespace {
 
 constexpr std::size_t kCount = std::size_t{1} << 20;
+constexpr cudaStream_t kDefaultStream = nullptr;
 
 void sum(const guests::Array& out, const guests::Array& a, const guests::Array& b, cudaStream_t stream) {
   guest_sum<<<guests::blocks(kCount), guests::kThreads, 0, stream>>>(out.data(), a.data(), b.data(), kCount);
@@ -37,11 +39,11 @@ int main() {
   CHECK(cudaStreamSynchronize(second));
 
   std::thread thread([&] {
-    sum(theirs, both, one, cudaStreamPerThread);
-    CHECK(cudaStreamSynchronize(cudaStreamPerThread));
+    sum(theirs, both, one, kDefaultStream);
+    CHECK(cudaStreamSynchronize(kDefaultStream));
   });
-  sum(mine, both, two, cudaStreamPerThread);
-  CHECK(cudaStreamSynchronize(cudaStreamPerThread));
+  sum(mine, both, two, kDefaultStream);
+  CHECK(cudaStreamSynchronize(kDefaultStream));
   thread.join();
 
   both.print("both");      // 3 + 4
