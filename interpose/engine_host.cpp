@@ -171,13 +171,16 @@ void EngineHost::feed(std::uint16_t ordinal, const policy::Launch& launch, bool 
   const std::size_t first_action = actions_.size();
   is_copy ? device.engine->copy(launch, actions_) : device.engine->launch(launch, actions_);
   ++(is_copy ? device.copies : device.launches);
+  if (launch.time_ns != 0) {
+    if (device.first_ns == 0) device.first_ns = launch.time_ns;
+    device.last_ns = launch.time_ns;
+  }
   for (std::size_t i = first_action; i < actions_.size(); ++i) hints_->set(actions_[i].extent, ordinal, false);
   for (const policy::ExtentId extent : launch.touched) {
     if (device.engine->is_resident(extent)) hints_->set(extent, ordinal, true);
   }
   if (const auto iteration = device.engine->take_completed_iteration()) {
     report_.push({ordinal, counters_of(device, *iteration)});
-    device.copies_before = device.copies;
     boundary_signature_.store(launch.signature, std::memory_order_relaxed);
   }
 }
@@ -188,8 +191,8 @@ Counters EngineHost::counters_of(const Device& device, const policy::IterationSt
   counters.period_launches = device.engine->iterations().period_launches();
   counters.confidence = stats.confidence;
   counters.time_ns = stats.end_ns - stats.begin_ns;
-  counters.copies = device.copies - device.copies_before;
-  counters.launches = stats.launches - counters.copies;
+  counters.launches = stats.launches;
+  counters.copies = stats.copies;
   counters.footprint_bytes = stats.footprint_bytes;
   counters.working_set_bytes = stats.working_set_bytes;
   counters.resident_bytes = device.engine->resident_bytes();
@@ -207,8 +210,9 @@ void EngineHost::end() {
   const std::lock_guard lock(mutex_);
   digest_queue();
   for (std::uint16_t ordinal = 0; ordinal < devices_.size(); ++ordinal) {
-    const policy::IterationStats rest = devices_[ordinal].engine->current_iteration();
-    if (rest.launches > 0) report_.push({ordinal, counters_of(devices_[ordinal], rest)});
+    policy::IterationStats rest = devices_[ordinal].engine->current_iteration();
+    if (rest.begin_ns != 0) rest.end_ns = driver_.now_ns();
+    if (rest.launches + rest.copies > 0) report_.push({ordinal, counters_of(devices_[ordinal], rest)});
   }
 }
 
@@ -223,6 +227,8 @@ std::vector<IterationRecord> EngineHost::totals() {
     record.counters.footprint_bytes = device.engine->footprint_bytes();
     record.counters.resident_bytes = device.engine->resident_bytes();
     record.counters.budget_bytes = device.budget_bytes;
+    record.counters.time_ns = device.last_ns - device.first_ns;
+    record.counters.confidence = device.engine->iterations().confidence();
     record.counters.launches = device.launches;
     record.counters.copies = device.copies;
     const policy::MigrationTotals& migrated = device.engine->totals();

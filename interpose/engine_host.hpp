@@ -66,7 +66,8 @@ class EngineHost {
     std::uint64_t allocations = 0;
     std::uint64_t launches = 0;
     std::uint64_t copies = 0;
-    std::uint64_t copies_before = 0;  // when the running iteration began
+    std::uint64_t first_ns = 0;  // of the launches that were timed
+    std::uint64_t last_ns = 0;
   };
 
   [[nodiscard]] bool are_resident(std::span<const policy::ExtentId> extents) const noexcept;

@@ -20,10 +20,8 @@ namespace hmshim::interpose {
 
 namespace {
 
-// The policy stays off, and the user is told why in one line.
-void stand_down(Reason reason, std::string_view why) {
-  log(LogLevel::Warn, [&] { return fmt::format("not managing memory: {}", why); });
-  gate().pass_through(reason);
+std::string report_path(const Config& config) {
+  return config.report.empty() ? "" : expand_path(config.report, getpid(), rank_of(environ));
 }
 
 bool has_budget(const Config& config) noexcept { return config.device_budget.value != kNoLimit; }
@@ -68,6 +66,49 @@ uvm::BudgetLimits limits_of(const Config& config, const std::vector<Device>& dev
   return {.managed_bytes = config.managed_limit.of(total_bytes), .host_bytes = config.host_limit};
 }
 
+// What keeps the library from managing memory.
+struct Obstacle {
+  Reason reason;
+  std::string why;
+};
+
+// Fills `driver` and `devices` on the way; nothing when the gate may open.
+std::optional<Obstacle> find_obstacle(const Config& config, uvm::DriverApi& driver, std::vector<Device>& devices) {
+  if (!config.errors.empty()) return Obstacle{Reason::invalid_option, "an option has a value that cannot be right"};
+  if (config.policy == "off") return Obstacle{Reason::disabled, "the policy is off"};
+  if (const auto missing = first_missing_required(real())) {
+    return Obstacle{Reason::driver_lacks_function, fmt::format("the driver has no {}", to_string(*missing))};
+  }
+  if (const auto missing = uvm::resolve(driver, real_symbol); !missing.empty()) {
+    return Obstacle{Reason::driver_lacks_function, fmt::format("the driver has no {}", missing)};
+  }
+  devices = judge_devices(driver, config);
+  if (devices.empty()) return Obstacle{Reason::unsupported_device, "there is no device"};
+  const auto can_manage = [](const Device& device) { return device.capabilities.can_manage(); };
+  if (std::none_of(devices.begin(), devices.end(), can_manage)) {
+    return Obstacle{Reason::unsupported_device, devices.front().capabilities.sentence};
+  }
+  return std::nullopt;
+}
+
+// Nothing will be managed: says why, in the report too where one was asked for. What the user asked for, or was told of
+// as an error already, is no news.
+void stand_down(const Config& config, const Obstacle& obstacle) {
+  const bool is_news = obstacle.reason != Reason::disabled && obstacle.reason != Reason::invalid_option;
+  log(is_news ? LogLevel::Warn : LogLevel::Info, [&] { return fmt::format("not managing memory: {}", obstacle.why); });
+  gate().pass_through(obstacle.reason);
+  Report report(report_path(config), config.summary, getpid());
+  StartRecord start;
+  start.policy = config.policy;
+  start.capabilities = obstacle.why;
+  report.start(start);
+  ExitRecord exit;
+  exit.policy = config.policy;
+  exit.gate = gate().state();
+  exit.gate_reason = gate().reason();
+  report.finish(exit);
+}
+
 }  // namespace
 
 void AllocationCounter::add(std::uint64_t bytes) noexcept {
@@ -90,8 +131,7 @@ Shim::Shim(Config config_read, const uvm::DriverApi& driver_resolved, std::vecto
       driver(driver_resolved),
       devices(std::move(devices_judged)),
       budget(shares_of(config, devices), limits_of(config, devices), uvm::HostMemory()),
-      report(config.report.empty() ? "" : expand_path(config.report, getpid(), rank_of(environ)), config.summary,
-             getpid()),
+      report(report_path(config), config.summary, getpid()),
       engines(driver, migrator, report, config.policy, budgets_of(devices)) {}
 
 void Shim::start() noexcept {
@@ -107,40 +147,22 @@ void Shim::start_once() {
     gate().turn_off(Reason::disabled);
     return;
   }
-  if (!config.errors.empty()) {
-    for (const std::string& error : config.errors) log(LogLevel::Error, error);
-    gate().pass_through(Reason::invalid_option);
-    return;
-  }
-  if (config.policy == "off") {
-    gate().pass_through(Reason::disabled);
-    return;
-  }
-  if (const auto missing = first_missing_required(real())) {
-    stand_down(Reason::driver_lacks_function, fmt::format("the driver has no {}", to_string(*missing)));
-    return;
-  }
+  // A child shares nothing it could use: CUDA does not survive a fork, and file and stderr are the parent's.
+  pthread_atfork(nullptr, nullptr, [] {
+    gate().turn_off(Reason::forked_child);
+    log_forget_after_fork();
+    if (instance_ != nullptr) instance_->report.forget_after_fork();
+  });
+  for (const std::string& error : config.errors) log(LogLevel::Error, error);
   uvm::DriverApi driver;
-  if (const auto missing = uvm::resolve(driver, real_symbol); !missing.empty()) {
-    stand_down(Reason::driver_lacks_function, fmt::format("the driver has no {}", missing));
-    return;
-  }
-  std::vector<Device> devices = judge_devices(driver, config);
-  const auto can_manage = [](const Device& device) { return device.capabilities.can_manage(); };
-  if (std::none_of(devices.begin(), devices.end(), can_manage)) {
-    stand_down(Reason::unsupported_device,
-               devices.empty() ? "there is no device" : devices.front().capabilities.sentence);
+  std::vector<Device> devices;
+  if (const auto obstacle = find_obstacle(config, driver, devices)) {
+    stand_down(config, *obstacle);
     return;
   }
 
   alignas(Shim) static unsigned char storage[sizeof(Shim)];
   instance_ = new (storage) Shim(std::move(config), driver, std::move(devices));
-  // A child shares nothing it could use: CUDA does not survive a fork, and file and stderr are the parent's.
-  pthread_atfork(nullptr, nullptr, [] {
-    gate().turn_off(Reason::forked_child);
-    log_forget_after_fork();
-    instance_->report.forget_after_fork();
-  });
   std::atexit([] { instance_->finish(); });
   gate().activate();
 }

@@ -27,7 +27,7 @@ struct Engine::State {
 
   void run(const Launch& event, Arrival arrival, Actions& actions);
   void apply(const Action& action);
-  void account(const Launch& event, std::uint64_t own_bytes);
+  void account(const Launch& event, std::uint64_t own_bytes, bool is_launch);
 
   std::unique_ptr<Policy> policy;
   std::uint64_t budget_bytes;
@@ -86,7 +86,10 @@ void Engine::State::run(const Launch& event, Arrival arrival, Actions& actions) 
     }
   }
 
-  iterations.observe(signature, own_bytes + 1, staleness);  // launches that touch nothing of ours count a little
+  // Copies belong to the iteration in which they fall but do not make one: loading a model is a long run of equal
+  // copies. Launches that touch nothing of ours count a little.
+  const bool is_launch = arrival == Arrival::ByFault;
+  if (is_launch) iterations.observe(signature, own_bytes + 1, staleness);
 
   const std::size_t first = actions.size();
   policy->before_launch(extents, {event, launches, incoming_bytes, budget_bytes}, actions);
@@ -104,7 +107,7 @@ void Engine::State::run(const Launch& event, Arrival arrival, Actions& actions) 
       }
     }
   }
-  account(event, own_bytes);
+  account(event, own_bytes, is_launch);
 }
 
 void Engine::State::apply(const Action& action) {
@@ -123,15 +126,15 @@ void Engine::State::apply(const Action& action) {
   }
 }
 
-void Engine::State::account(const Launch& event, std::uint64_t own_bytes) {
+void Engine::State::account(const Launch& event, std::uint64_t own_bytes, bool is_launch) {
   if (own_bytes > budget_bytes) ++totals.budget_excursions;
   if (launches == 1) current.begin_ns = event.time_ns;
-  ++current.launches;
+  ++(is_launch ? current.launches : current.copies);
   current.working_set_bytes = std::max(current.working_set_bytes, working_set_alive_bytes);
   current.footprint_bytes = std::max(current.footprint_bytes, extents.footprint_bytes());
   if (event.time_ns != 0) current.end_ns = event.time_ns;
 
-  if (!iterations.iteration_completed()) return;
+  if (!is_launch || !iterations.iteration_completed()) return;
   current.confidence = iterations.confidence();
   current.migrated = totals - totals_at_begin;
   completed = current;

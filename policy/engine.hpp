@@ -28,10 +28,11 @@ struct MigrationTotals {
   std::uint64_t budget_excursions = 0;  // launches whose own extents exceed the budget
 };
 
-// What one iteration did. Rows tile the launches: each begins where the one before ended.
+// What one iteration did. Rows tile launches and copies: each begins where the one before ended.
 struct IterationStats {
   std::uint64_t ordinal = 0;  // from 0; see IterationDetector::iteration_completed for what row 0 holds
   std::uint64_t launches = 0;
+  std::uint64_t copies = 0;
   std::uint64_t working_set_bytes = 0;  // touched in this iteration: the most that was alive at once
   std::uint64_t footprint_bytes = 0;    // the most that was allocated at any launch of it
   MigrationTotals migrated;             // in this iteration
