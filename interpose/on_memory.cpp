@@ -18,13 +18,14 @@ struct Owner {
   std::uint64_t context;
 };
 
-// Nothing when the thread has no context: the driver's own call tells the guest.
-std::optional<Owner> current_owner(const uvm::DriverApi& driver) noexcept {
+// Without a context this fails as the allocation itself would, with CUDA_ERROR_INVALID_CONTEXT.
+CUresult find_current_owner(const uvm::DriverApi& driver, Owner& owner) noexcept {
   CUdevice device = 0;
   CUcontext context = nullptr;
-  if (driver.cuCtxGetDevice(&device) != CUDA_SUCCESS || driver.cuCtxGetCurrent(&context) != CUDA_SUCCESS)
-    return std::nullopt;
-  return Owner{static_cast<std::uint16_t>(device), reinterpret_cast<std::uintptr_t>(context)};
+  if (const CUresult result = driver.cuCtxGetDevice(&device); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = driver.cuCtxGetCurrent(&context); result != CUDA_SUCCESS) return result;
+  owner = {static_cast<std::uint16_t>(device), reinterpret_cast<std::uintptr_t>(context)};
+  return CUDA_SUCCESS;
 }
 
 // The device's memory information as the guest is to see it; nothing when the driver's own answer stands.
@@ -90,15 +91,15 @@ CUresult on_cuMemAlloc_v2(CUdeviceptr* address, size_t bytes) {
     shim.bypasses.count(Bypass::allocation_in_capture, bytes);
     return real().cuMemAlloc_v2(address, bytes);
   }
-  const std::optional<Owner> owner = current_owner(shim.driver);
-  if (!owner) return real().cuMemAlloc_v2(address, bytes);
-  if (owner->device >= shim.devices.size() || !shim.devices[owner->device].capabilities.can_manage()) {
+  Owner owner{};
+  if (const CUresult result = find_current_owner(shim.driver, owner); result != CUDA_SUCCESS) return result;
+  if (owner.device >= shim.devices.size() || !shim.devices[owner.device].capabilities.can_manage()) {
     shim.bypasses.count(Bypass::unmanaged_device, bytes);
     return real().cuMemAlloc_v2(address, bytes);
   }
-  shim.report_device(owner->device);
+  shim.report_device(owner.device);
   const uvm::Backing backing = bytes < shim.config.device_threshold ? uvm::Backing::Device : uvm::Backing::Managed;
-  const uvm::Result<uvm::Allocation> allocation = shim.backing.allocate(bytes, owner->device, owner->context, backing);
+  const uvm::Result<uvm::Allocation> allocation = shim.backing.allocate(bytes, owner.device, owner.context, backing);
   if (!allocation) {
     log(LogLevel::Info, [&] {
       return fmt::format("allocation of {} bytes refused: {}", bytes, uvm::to_string(allocation.error().reason));
