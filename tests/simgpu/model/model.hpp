@@ -324,7 +324,6 @@ class Model {
 
  private:
   struct Impl;
-  class Call;
   /// Adds an operation that `prepare(Op&)` completes, or refuses with a status.
   template <typename Prepare>
   Status enqueue(const char* label, StreamId stream, Prepare prepare,
