@@ -30,6 +30,9 @@ struct Launch {
   std::uint64_t signature;  // kernel, grid, block, shared memory, hashed: what identifies it across iterations
   std::uint64_t time_ns;    // host clock at enqueue; only differences are meaningful; 0: not read
   std::span<const ExtentId> touched;  // at most kMaxTouched; an extent may appear more than once
+  std::uint8_t stream = 0;            // the guest's streams, numbered; kOtherStream where numbers have run out
 };
+
+inline constexpr std::uint8_t kOtherStream = 0xFF;
 
 }  // namespace hmshim::policy

@@ -5,12 +5,34 @@
 
 namespace hmshim::policy {
 
+namespace {
+
+std::vector<bool> where_wanted(const PieceMap& map, const Schedule& schedule) {
+  std::vector<bool> is_on_device(map.pieces().size());
+  const LaunchIndex n = map.launches();
+  for (LaunchIndex k = 0; k < n; ++k) {
+    for (TouchIndex t = map.touch_begin(k); t < map.touch_end(k); ++t) {
+      const PieceTouch& touch = map.touches()[t];
+      if (k + touch.gap_ticks >= n) is_on_device[touch.piece] = schedule.is_away[t] == 0;
+    }
+  }
+  return is_on_device;
+}
+
+}  // namespace
+
 ScheduleExecutor::ScheduleExecutor(const PieceMap& map, const Schedule& schedule, const CostModel& cost,
                                    std::uint64_t capacity_bytes)
+    : ScheduleExecutor(map, schedule, cost, capacity_bytes, where_wanted(map, schedule)) {}
+
+ScheduleExecutor::ScheduleExecutor(const PieceMap& map, const Schedule& schedule, const CostModel& cost,
+                                   std::uint64_t capacity_bytes, const std::vector<bool>& is_on_device)
     : map_(map),
       schedule_(schedule),
       cost_(cost),
       capacity_bytes_(capacity_bytes),
+      death_bytes_(map.launches(), 0),
+      before_(map.touches().size()),
       states_(map.pieces().size()),
       projection_(schedule.base_bytes) {
   const LaunchIndex largest = map.largest_launch();
@@ -20,22 +42,65 @@ ScheduleExecutor::ScheduleExecutor(const PieceMap& map, const Schedule& schedule
                                 std::to_string(capacity_bytes));
   }
   const LaunchIndex n = map.launches();
+  std::vector<std::pair<TouchIndex, Tick>> last(map.pieces().size());
+  for (Tick tick = 0; tick < Tick{2} * n; ++tick) {  // the second round knows what came before the iteration's start
+    const LaunchIndex k = index(tick);
+    for (TouchIndex t = map.touch_begin(k); t < map.touch_end(k); ++t) {
+      const PieceTouch& touch = map.touches()[t];
+      auto& [touch_before, tick_before] = last[touch.piece];
+      before_[t] = {touch_before, static_cast<std::uint32_t>(tick - tick_before)};
+      touch_before = t;
+      tick_before = tick;
+      if (tick < n && touch.gap_ticks == 0) death_bytes_[k] += bytes(touch.piece);
+    }
+  }
   for (LaunchIndex k = 0; k < n; ++k) {
     for (TouchIndex t = map.touch_begin(k); t < map.touch_end(k); ++t) {
       const PieceTouch& touch = map.touches()[t];
       if (k + touch.gap_ticks < n) continue;
       State& state = states_[touch.piece];
       state.next_tick = k + touch.gap_ticks - n;
-      if (schedule.is_away[t] != 0) {
-        state.place = Place::Host;
-        absent_.emplace(state.next_tick, touch.piece);
-      } else {
+      if (is_on_device[touch.piece]) {
         state.place = Place::Device;
         used_bytes_ += bytes(touch.piece);
+        if (schedule.is_away[t] != 0) depart(touch.piece);
+      } else {
+        state.place = Place::Host;
+        absent_.emplace(state.next_tick, touch.piece);
+        if (schedule.is_away[t] == 0) project(touch.piece, -1);
       }
     }
   }
   await(0);
+}
+
+// A launch of the past says what it frees at its end; of those to come only the deaths are certain.
+std::uint64_t ScheduleExecutor::growth_bytes(Tick end) const noexcept {
+  std::int64_t growth = -static_cast<std::int64_t>(freed_at_end_bytes_), most = 0;
+  for (Tick tick = tick_ + 1; tick < end; ++tick) {
+    growth += static_cast<std::int64_t>(map_.birth_bytes(index(tick)));
+    most = std::max(most, growth);
+    growth -= static_cast<std::int64_t>(death_bytes_[index(tick)]);
+  }
+  return static_cast<std::uint64_t>(most);
+}
+
+bool ScheduleExecutor::promise_next() {
+  const Tick next = promised();
+  if (!is_running_ || next > tick_ + map_.launches() - 1) return false;
+  if (used_bytes_ + growth_bytes(next + 1) > capacity_bytes_) return false;
+  const LaunchIndex k = index(next);
+  for (TouchIndex t = map_.touch_begin(k); t < map_.touch_end(k); ++t) {
+    const PieceTouch& touch = map_.touches()[t];
+    if (touch.is_birth) continue;
+    const auto [touch_before, ticks_ago] = before_[t];
+    const bool is_touched_first = next >= tick_ + ticks_ago;  // by the running launch or one promised before
+    const bool stays =
+        is_touched_first ? schedule_.is_away[touch_before] == 0 : states_[touch.piece].place == Place::Device;
+    if (!stays) return false;
+  }
+  promised_ = next + 1;
+  return true;
 }
 
 bool ScheduleExecutor::can_launch() const noexcept {
@@ -112,8 +177,7 @@ void ScheduleExecutor::await(Tick tick) {
 // What no early fetch may take, although it is free: for the waiting launch, or for the one after the running one.
 std::uint64_t ScheduleExecutor::reserved_bytes() const noexcept {
   if (!is_running_) return missing_bytes_ + map_.birth_bytes(index(tick_));
-  const std::uint64_t births = map_.birth_bytes(index(tick_ + 1));
-  return births > freed_at_end_bytes_ ? births - freed_at_end_bytes_ : 0;
+  return growth_bytes(std::max(promised_, tick_ + 2));
 }
 
 bool ScheduleExecutor::is_short() const noexcept {
@@ -170,9 +234,10 @@ bool ScheduleExecutor::may_fetch(PieceIndex piece) const {
   return projected + static_cast<std::int64_t>(bytes(piece)) <= static_cast<std::int64_t>(capacity_bytes_);
 }
 
-std::optional<PieceIndex> ScheduleExecutor::start_fetch() {
+std::optional<PieceIndex> ScheduleExecutor::start_fetch(Tick horizon) {
   while (!absent_.empty()) {
     const auto [next_tick, piece] = absent_.top();
+    if (next_tick >= horizon) return std::nullopt;
     State& state = states_[piece];
     const bool is_stale = state.place != Place::Host || state.next_tick != next_tick;
     if (!is_stale && !may_fetch(piece)) return std::nullopt;

@@ -2,10 +2,12 @@
 // planner can run it against a simulated link and the library against the real one.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <limits>
 #include <optional>
 #include <queue>
 #include <utility>
@@ -26,19 +28,32 @@ namespace hmshim::policy {
 // in time when the iteration last passed there.
 class ScheduleExecutor {
  public:
+  static constexpr Tick kNever = std::numeric_limits<Tick>::max();
+
   // Begins before launch 0, with every piece where the schedule wants it then. Throws std::invalid_argument when a
   // launch touches more than the capacity.
   ScheduleExecutor(const PieceMap& map, const Schedule& schedule, const CostModel& cost, std::uint64_t capacity_bytes);
+  // The same where pieces may be elsewhere: those alive then are on the device as `is_on_device` says, by piece.
+  ScheduleExecutor(const PieceMap& map, const Schedule& schedule, const CostModel& cost, std::uint64_t capacity_bytes,
+                   const std::vector<bool>& is_on_device);
 
   // The launch that runs or, when none runs, the one that waits.
   [[nodiscard]] Tick tick() const noexcept { return tick_; }
+  [[nodiscard]] bool is_running() const noexcept { return is_running_; }
   // What the waiting launch touches is on the device, and there is room for what it gives birth to.
   [[nodiscard]] bool can_launch() const noexcept;
   void launch_started();
   void launch_finished();
 
-  // The piece to bring to the device now, if any; it takes memory from here on. Only while no fetch is under way.
-  [[nodiscard]] std::optional<PieceIndex> start_fetch();
+  // Whoever cannot ask before every launch makes promises: launches before promised() may start whenever the one before
+  // them ends. What they touch stays until then, and the memory of what they give birth to is reserved.
+  [[nodiscard]] Tick promised() const noexcept { return std::max(promised_, next_to_start()); }
+  // One launch more, if a launch runs and all that the next one needs is certain already. False: nothing has changed.
+  bool promise_next();
+
+  // The piece to bring to the device now, if any; it takes memory from here on. Only while no fetch is under way, and
+  // only for touches before `horizon`.
+  [[nodiscard]] std::optional<PieceIndex> start_fetch(Tick horizon = kNever);
   void fetch_finished();
 
   // The piece to copy to the host now, if any. Only while no write-back is under way.
@@ -49,6 +64,7 @@ class ScheduleExecutor {
   // Pieces that left the device without a copy since the last call.
   [[nodiscard]] std::vector<PieceIndex> take_drops() { return std::exchange(drops_, {}); }
 
+  [[nodiscard]] bool is_on_device(PieceIndex piece) const noexcept { return states_[piece].place >= Place::Device; }
   [[nodiscard]] std::uint64_t used_bytes() const noexcept { return used_bytes_; }
   // Pieces sent away against the schedule, because a launch could not get its memory otherwise. Good plans have none.
   [[nodiscard]] std::uint64_t emergencies() const noexcept { return emergencies_; }
@@ -78,6 +94,7 @@ class ScheduleExecutor {
     return !is_running_ && states_[piece].next_tick == tick_;
   }
   [[nodiscard]] std::uint64_t reserved_bytes() const noexcept;
+  [[nodiscard]] std::uint64_t growth_bytes(Tick end) const noexcept;
   [[nodiscard]] bool is_short() const noexcept;
   [[nodiscard]] bool is_worth_leaving(PieceIndex piece) const;
   [[nodiscard]] bool may_fetch(PieceIndex piece) const;
@@ -92,6 +109,9 @@ class ScheduleExecutor {
   const Schedule& schedule_;
   const CostModel& cost_;
   std::uint64_t capacity_bytes_;
+  std::vector<std::uint64_t> death_bytes_;  // by launch: of the pieces that die in it
+  // By touch: the one before it of the same piece, and how long ago.
+  std::vector<std::pair<TouchIndex, std::uint32_t>> before_;
 
   std::vector<State> states_;
   Projection projection_;
@@ -105,6 +125,7 @@ class ScheduleExecutor {
 
   Tick tick_ = 0;
   bool is_running_ = false;
+  Tick promised_ = 0;
   std::uint64_t used_bytes_ = 0;
   std::uint64_t departing_bytes_ = 0;     // Departing and Leaving
   std::uint64_t freed_at_end_bytes_ = 0;  // by the running launch

@@ -1,0 +1,300 @@
+#include "policy/plan_follower.hpp"
+
+#include <algorithm>
+#include <utility>
+
+namespace hmshim::policy {
+namespace {
+
+bool is_live(std::span<const LiveExtent> extents, ExtentId id) noexcept {
+  return id < extents.size() && extents[id].bytes != 0;
+}
+
+// Names the same kernel and extents of the same sizes, those that persist by id.
+bool matches(const LearnedPlan& plan, LaunchIndex k, const Launch& event, std::span<const LiveExtent> extents) {
+  const Iteration& iteration = *plan.iteration;
+  if (event.signature != iteration.launches[k].signature || event.stream != iteration.launches[k].stream) return false;
+  const auto operands = iteration.operands_of(k);
+  std::size_t i = 0;
+  for (const ExtentId id : event.touched) {
+    if (!is_live(extents, id)) continue;
+    if (i == operands.size()) return false;
+    const PatternExtent extent = operands[i++];
+    if (extent == kUnplanned) continue;
+    const Iteration::Extent& expected = iteration.extents[extent];
+    if (extents[id].bytes != expected.bytes || (expected.born == kPersistent && id != expected.id)) return false;
+  }
+  return i == operands.size();
+}
+
+}  // namespace
+
+bool covers(std::span<const Range> ranges, const Range& wanted) noexcept {
+  std::uint64_t at = wanted.base;
+  const std::uint64_t end = wanted.base + wanted.bytes;
+  auto range = std::upper_bound(ranges.begin(), ranges.end(), at,
+                                [](std::uint64_t base, const Range& other) { return base < other.base; });
+  if (range == ranges.begin()) return false;
+  for (--range; range != ranges.end() && range->base <= at; ++range) {
+    at = std::max(at, range->base + range->bytes);
+    if (at >= end) return true;
+  }
+  return false;
+}
+
+PlanFollower::PlanFollower(std::shared_ptr<const LearnedPlan> plan, Tick first_step,
+                           std::span<const LiveExtent> extents)
+    : plan_(std::move(plan)),
+      first_step_(first_step),
+      enqueued_end_(first_step),
+      lives_(plan_->iteration->extents.size()),
+      opened_ns_(plan_->steps.count()),
+      measured_ns_(plan_->steps.count()) {
+  for (PatternExtent extent = 0; extent < lives_.size(); ++extent) {
+    const Iteration::Extent& expected = plan_->iteration->extents[extent];
+    if (expected.born == kPersistent && is_live(extents, expected.id)) {
+      lives_[extent].push_back({0, extents[expected.id].base});
+    }
+  }
+}
+
+bool PlanFollower::may_begin(const LearnedPlan& plan, const Launch& launch, std::span<const LiveExtent> extents) {
+  return matches(plan, 0, launch, extents);
+}
+
+PlanFollower::Enqueued PlanFollower::enqueue(const Launch& launch, std::span<const LiveExtent> extents) {
+  if (!matches(*plan_, position_, launch, extents) || !continues_lives(launch, extents)) {
+    return {++foreign_launches_ <= kMostForeignLaunches ? Match::Foreign : Match::Diverged};
+  }
+  foreign_launches_ = 0;
+  ++followed_launches_;
+  const Steps& steps = plan_->steps;
+  const LaunchIndex step = steps.step_of_launch[position_];
+  const Tick tick = round_ * steps.count() + step;
+  Enqueued enqueued{Match::Expected, first_step_ + tick, steps.first_launch[step] == position_, false};
+  if (enqueued.begins_step) {
+    streams_begun_ = 0;
+    enqueued_end_ = enqueued.step + 1;
+  }
+  const auto stream = static_cast<std::uint8_t>(1U << launch.stream);
+  enqueued.begins_stream = (streams_begun_ & stream) == 0;
+  streams_begun_ |= stream;
+  bind(position_, launch, extents, tick);
+  if (++position_ == plan_->iteration->launches.size()) {
+    position_ = 0;
+    ++round_;
+  }
+  return enqueued;
+}
+
+// What was born under this plan is what the launch names, not its successor of a later round.
+bool PlanFollower::continues_lives(const Launch& event, std::span<const LiveExtent> extents) const {
+  const auto operands = plan_->iteration->operands_of(position_);
+  std::size_t i = 0;
+  for (const ExtentId id : event.touched) {
+    if (!is_live(extents, id)) continue;
+    const PatternExtent extent = operands[i++];
+    if (extent == kUnplanned || plan_->iteration->extents[extent].born == position_ || lives_[extent].empty()) continue;
+    if (lives_[extent].back().base != extents[id].base) return false;
+  }
+  return true;
+}
+
+void PlanFollower::bind(LaunchIndex launch, const Launch& event, std::span<const LiveExtent> extents, Tick tick) {
+  const Iteration& iteration = *plan_->iteration;
+  const auto operands = iteration.operands_of(launch);
+  const Tick oldest = executor_ ? executor_->tick() : 0;
+  std::size_t i = 0;
+  for (const ExtentId id : event.touched) {
+    if (!is_live(extents, id)) continue;
+    const std::size_t operand = iteration.launches[launch].first_operand + i;
+    const PatternExtent extent = operands[i++];
+    if (extent == kUnplanned || iteration.extents[extent].born == kPersistent) continue;
+    std::vector<Life>& lives = lives_[extent];
+    if (iteration.extents[extent].operand == operand) {
+      while (lives.size() > 1 && lives[1].born <= oldest) lives.erase(lives.begin());
+      lives.push_back({tick, extents[id].base});
+    } else if (lives.empty()) {
+      lives.push_back({0, extents[id].base});
+    }
+  }
+}
+
+void PlanFollower::end() { has_ended_ = true; }
+
+// The latest that has begun by then.
+const PlanFollower::Life* PlanFollower::life_of(PieceIndex piece, Tick tick) const {
+  const std::vector<Life>& lives = lives_[plan_->map.pieces()[piece].extent];
+  const auto life = std::find_if(lives.rbegin(), lives.rend(), [tick](const Life& l) { return l.born <= tick; });
+  return life == lives.rend() ? nullptr : &*life;
+}
+
+std::optional<Range> PlanFollower::range_of(PieceIndex index, Tick tick) const {
+  const Piece& piece = plan_->map.pieces()[index];
+  const Life* life = life_of(index, tick);
+  if (life == nullptr) return std::nullopt;
+  return Range{life->base + piece.offset_bytes, piece.bytes};
+}
+
+void PlanFollower::begin(std::span<const Range> on_device, std::uint64_t now_ns) {
+  const PieceMap& map = plan_->map;
+  std::vector<bool> is_on_device(map.pieces().size());
+  for (PieceIndex piece = 0; piece < is_on_device.size(); ++piece) {
+    const std::optional<Range> range = range_of(piece, 0);
+    // What was born in the round before has just been used.
+    is_on_device[piece] = range ? covers(on_device, *range) : !map.pieces()[piece].is_persistent;
+  }
+  executor_.emplace(map, plan_->plan.schedule, plan_->cost, plan_->capacity_bytes, is_on_device);
+  finished_ns_ = now_ns;
+  advance(now_ns);
+}
+
+bool PlanFollower::finish(Tick end, std::uint64_t now_ns) {
+  const Tick first = executor_->tick();
+  end = std::min(end, enqueued_end_) - first_step_;
+  while (executor_->tick() < end) {
+    if (!executor_->is_running()) {
+      if (!executor_->can_launch()) return false;
+      executor_->launch_started();
+    }
+    executor_->launch_finished();
+  }
+  if (opened_ < executor_->tick()) {
+    opened_ = executor_->tick();
+    birth_cursor_ = 0;
+  }
+  if (end > first) measure(first, end, now_ns);
+  advance(now_ns);
+  return true;
+}
+
+// Several steps seen to end at once share their time as the plan expects it.
+void PlanFollower::measure(Tick first, Tick end, std::uint64_t now_ns) {
+  const LaunchIndex n = plan_->steps.count();
+  const std::uint64_t begin_ns = std::max(finished_ns_, opened_ns_[first % n]);
+  const std::uint64_t total_ns = now_ns > begin_ns ? now_ns - begin_ns : 0;
+  const std::uint64_t expected_ns = std::max<std::uint64_t>(plan_->map.compute_ns(first, end), 1);
+  for (Tick tick = first; tick < end; ++tick) {
+    const auto step = static_cast<LaunchIndex>(tick % n);
+    measured_ns_[step] =
+        static_cast<std::uint64_t>(static_cast<double>(total_ns) * static_cast<double>(plan_->map.duration_ns(step)) /
+                                   static_cast<double>(expected_ns));
+    has_measured_ |= step + 1 == n;
+  }
+  finished_ns_ = now_ns;
+}
+
+std::vector<std::uint64_t> PlanFollower::take_measured_durations() {
+  if (!std::exchange(has_measured_, false)) return {};
+  std::vector<std::uint64_t> durations_ns = plan_->durations_ns;
+  for (LaunchIndex k = 0; k < durations_ns.size(); ++k) {
+    const LaunchIndex step = plan_->steps.step_of_launch[k];
+    const std::uint64_t expected_ns = std::max<std::uint64_t>(plan_->map.duration_ns(step), 1);
+    durations_ns[k] = std::max<std::uint64_t>(
+        static_cast<std::uint64_t>(static_cast<double>(durations_ns[k]) * static_cast<double>(measured_ns_[step]) /
+                                   static_cast<double>(expected_ns)),
+        1);
+  }
+  return durations_ns;
+}
+
+Tick PlanFollower::openable_end() const {
+  const Tick end = has_ended_ ? enqueued_end_ - first_step_ : ScheduleExecutor::kNever;
+  return std::min(executor_->promised(), end);
+}
+
+// Starts the step that may run, promises those after it, and opens what is promised and has its memory.
+void PlanFollower::advance(std::uint64_t now_ns) {
+  if (!executor_) return;
+  const Tick end = has_ended_ ? enqueued_end_ - first_step_ : ScheduleExecutor::kNever;
+  if (!executor_->is_running() && executor_->tick() < end && executor_->can_launch()) executor_->launch_started();
+  while (executor_->promised() < executor_->tick() + kPromisedSteps && executor_->promise_next()) {
+  }
+  while (opened_ < openable_end() && !is_giving_memory_) {
+    const auto step = static_cast<LaunchIndex>(opened_ % plan_->steps.count());
+    if (plan_->map.birth_bytes(step) > 0) {
+      // What is born is known once it is enqueued; a launch that comes later within the step faults for its own.
+      if (enqueued_end_ <= first_step_ + opened_) return;
+      skip_to_birth();
+      if (has_birth()) return;
+    }
+    opened_ns_[step] = now_ns;
+    ++opened_;
+    birth_cursor_ = 0;
+  }
+}
+
+void PlanFollower::skip_to_birth() {
+  const auto step = static_cast<LaunchIndex>(opened_ % plan_->steps.count());
+  birth_cursor_ = std::max(birth_cursor_, plan_->map.touch_begin(step));
+  while (birth_cursor_ < plan_->map.touch_end(step)) {
+    const PieceTouch& touch = plan_->map.touches()[birth_cursor_];
+    const Life* life = touch.is_birth ? life_of(touch.piece, opened_) : nullptr;
+    if (life != nullptr && life->born == opened_) return;
+    ++birth_cursor_;
+  }
+}
+
+bool PlanFollower::has_birth() const {
+  return birth_cursor_ < plan_->map.touch_end(static_cast<LaunchIndex>(opened_ % plan_->steps.count()));
+}
+
+// The rest of one extent.
+Fetch PlanFollower::start_birth() {
+  const PieceMap& map = plan_->map;
+  const auto step = static_cast<LaunchIndex>(opened_ % plan_->steps.count());
+  const PatternExtent extent = map.pieces()[map.touches()[birth_cursor_].piece].extent;
+  Range range = *range_of(map.touches()[birth_cursor_].piece, opened_);
+  for (++birth_cursor_; birth_cursor_ < map.touch_end(step); ++birth_cursor_) {
+    const Piece& piece = map.pieces()[map.touches()[birth_cursor_].piece];
+    if (piece.extent != extent) break;
+    range.bytes += piece.bytes;
+  }
+  is_giving_memory_ = true;
+  return {range, true};
+}
+
+std::optional<Fetch> PlanFollower::start_fetch(std::uint64_t now_ns) {
+  if (!executor_) return std::nullopt;
+  const Tick end = has_ended_ ? enqueued_end_ - first_step_ : ScheduleExecutor::kNever;
+  advance(now_ns);
+  if (opened_ < openable_end() && enqueued_end_ > first_step_ + opened_ && has_birth()) return start_birth();
+  while (const auto piece = executor_->start_fetch(end)) {
+    if (const auto range = range_of(*piece, executor_->tick())) return Fetch{*range, false};
+    executor_->fetch_finished();  // born before the plan began and not yet named since: nobody knows where it is
+    advance(now_ns);
+  }
+  return std::nullopt;
+}
+
+void PlanFollower::fetch_finished(std::uint64_t now_ns) {
+  if (!std::exchange(is_giving_memory_, false)) executor_->fetch_finished();
+  advance(now_ns);
+}
+
+std::optional<Range> PlanFollower::start_writeback(std::uint64_t now_ns) {
+  if (!executor_) return std::nullopt;
+  while (const auto piece = executor_->start_writeback()) {
+    if (const auto range = range_of(*piece, executor_->tick())) return range;
+    executor_->writeback_finished();
+    advance(now_ns);
+  }
+  return std::nullopt;
+}
+
+void PlanFollower::writeback_finished(std::uint64_t now_ns) {
+  executor_->writeback_finished();
+  advance(now_ns);
+}
+
+std::vector<Range> PlanFollower::on_device() const {
+  std::vector<Range> ranges;
+  for (PieceIndex piece = 0; executor_ && piece < plan_->map.pieces().size(); ++piece) {
+    const auto range = executor_->is_on_device(piece) ? range_of(piece, executor_->tick()) : std::nullopt;
+    if (range) ranges.push_back(*range);
+  }
+  std::sort(ranges.begin(), ranges.end(), [](const Range& a, const Range& b) { return a.base < b.base; });
+  return ranges;
+}
+
+}  // namespace hmshim::policy

@@ -1,0 +1,150 @@
+// Follows a program through the plan of its iteration: which launch it has enqueued, which the device has finished, and
+// hence what may move now and which launches may run.
+//
+// Two clocks. The program enqueues far ahead of the device: enqueue() matches what it does with the plan and binds the
+// plan's extents to the program's. The device lags: finish() tells how far it is, and only that lets data move. Steps
+// (learned_plan.hpp) are numbered from 0 over all plans of a device, so that a number means one moment for ever.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "policy/event.hpp"
+#include "policy/learned_plan.hpp"
+#include "policy/schedule_executor.hpp"
+
+namespace hmshim::policy {
+
+// A live extent of the program. `base` says where it is to whoever moves it; here it is only added to.
+struct LiveExtent {
+  std::uint64_t base = 0;
+  std::uint64_t bytes = 0;  // 0: the id is not in use
+};
+
+struct Range {
+  std::uint64_t base;
+  std::uint64_t bytes;
+};
+
+struct Fetch {
+  Range range;
+  bool is_birth;  // has no contents yet: it is given memory, no byte moves
+};
+
+// `ranges` are sorted by base.
+[[nodiscard]] bool covers(std::span<const Range> ranges, const Range& wanted) noexcept;
+
+class PlanFollower {
+ public:
+  // The program is about to enqueue step `first_step`, the plan's first. `extents` is indexed by ExtentId.
+  PlanFollower(std::shared_ptr<const LearnedPlan> plan, Tick first_step, std::span<const LiveExtent> extents);
+
+  // ---- what the program enqueues
+
+  enum class Match : std::uint8_t {
+    Expected,
+    Foreign,   // not in the plan, which goes on after it: a logged value, a copy of an input
+    Diverged,  // the program does something else now
+  };
+  struct Enqueued {
+    Match match;
+    Tick step = 0;               // that the launch belongs to; what follows is about this launch
+    bool begins_step = false;    // the step before it is complete
+    bool begins_stream = false;  // its stream's first of the step: must not run before opened() > step
+  };
+  // True if the launch may be the first of the plan's iteration.
+  [[nodiscard]] static bool may_begin(const LearnedPlan& plan, const Launch& launch,
+                                      std::span<const LiveExtent> extents);
+  Enqueued enqueue(const Launch& launch, std::span<const LiveExtent> extents);
+  // Nothing more will be enqueued: the end is after the step under way, or before it when it has not begun.
+  void end();
+  [[nodiscard]] Tick enqueued_end() const noexcept { return enqueued_end_; }  // after the last step that has begun
+  [[nodiscard]] bool is_between_steps() const noexcept {
+    return plan_->steps.first_launch[plan_->steps.step_of_launch[position_]] == position_;
+  }
+  [[nodiscard]] bool is_between_iterations() const noexcept { return position_ == 0; }
+  // Launches enqueued as expected, over all iterations.
+  [[nodiscard]] std::uint64_t followed_launches() const noexcept { return followed_launches_; }
+  // Streams that take part in a step, bit i for stream i.
+  [[nodiscard]] std::uint8_t streams(Tick step) const noexcept { return plan_->steps.streams[index(step)]; }
+
+  // ---- what the device does
+
+  // The device has come to the first step, with these ranges resident (sorted, not overlapping).
+  void begin(std::span<const Range> on_device, std::uint64_t now_ns);
+  // Opens what can be opened. The other calls do so too; this one is for after enqueue() and end().
+  void advance(std::uint64_t now_ns);
+  [[nodiscard]] bool has_begun() const noexcept { return executor_.has_value(); }
+  // Steps before `end` have ended. False when they should not even have begun: the plan is not what happens.
+  [[nodiscard]] bool finish(Tick end, std::uint64_t now_ns);
+  [[nodiscard]] Tick finished_end() const noexcept { return first_step_ + (executor_ ? executor_->tick() : 0); }
+  [[nodiscard]] bool is_over() const noexcept { return has_ended_ && has_begun() && finished_end() == enqueued_end_; }
+  // Steps before this one may run. It never falls.
+  [[nodiscard]] Tick opened() const noexcept { return first_step_ + opened_; }
+
+  // One at a time, each ended by its *_finished().
+  [[nodiscard]] std::optional<Fetch> start_fetch(std::uint64_t now_ns);
+  void fetch_finished(std::uint64_t now_ns);
+  [[nodiscard]] std::optional<Range> start_writeback(std::uint64_t now_ns);
+  void writeback_finished(std::uint64_t now_ns);
+
+  [[nodiscard]] std::uint64_t used_bytes() const noexcept { return executor_ ? executor_->used_bytes() : 0; }
+  [[nodiscard]] std::uint64_t emergencies() const noexcept { return executor_ ? executor_->emergencies() : 0; }
+  // What of the plan's extents is on the device now, sorted.
+  [[nodiscard]] std::vector<Range> on_device() const;
+  [[nodiscard]] const LearnedPlan& plan() const noexcept { return *plan_; }
+
+  // How long each launch took when the device last went through a whole iteration, once: measured at the ends of steps,
+  // waits for data excluded. Empty when there is nothing new.
+  [[nodiscard]] std::vector<std::uint64_t> take_measured_durations();
+
+ private:
+  // An extent of the plan in one round: from its birth (0 when it was born before the plan began) to the next one's.
+  struct Life {
+    Tick born;
+    std::uint64_t base;
+  };
+  static constexpr Tick kPromisedSteps = 8;  // hides how long it takes to hear of a step's end and to open the next
+  static constexpr std::uint32_t kMostForeignLaunches = 64;
+
+  [[nodiscard]] LaunchIndex index(Tick step) const noexcept {
+    return static_cast<LaunchIndex>((step - first_step_) % plan_->steps.count());
+  }
+  [[nodiscard]] const Life* life_of(PieceIndex piece, Tick tick) const;
+  [[nodiscard]] std::optional<Range> range_of(PieceIndex piece, Tick tick) const;
+  void bind(LaunchIndex launch, const Launch& event, std::span<const LiveExtent> extents, Tick tick);
+  [[nodiscard]] bool continues_lives(const Launch& event, std::span<const LiveExtent> extents) const;
+  [[nodiscard]] Tick openable_end() const;
+  void skip_to_birth();
+  [[nodiscard]] bool has_birth() const;
+  [[nodiscard]] Fetch start_birth();
+  void measure(Tick first, Tick end, std::uint64_t now_ns);
+
+  std::shared_ptr<const LearnedPlan> plan_;
+  Tick first_step_;
+
+  LaunchIndex position_ = 0;  // the launch that is expected next
+  Tick round_ = 0;
+  Tick enqueued_end_;
+  std::uint8_t streams_begun_ = 0;  // in the step under way
+  std::uint32_t foreign_launches_ = 0;
+  std::uint64_t followed_launches_ = 0;
+  bool has_ended_ = false;
+  std::vector<std::vector<Life>> lives_;  // by extent of the plan, oldest first
+
+  // Ticks of the executor: steps since first_step_.
+  std::optional<ScheduleExecutor> executor_;
+  Tick opened_ = 0;
+  TouchIndex birth_cursor_ = 0;  // of step opened_: touches before it need no memory any more
+  bool is_giving_memory_ = false;
+
+  std::uint64_t finished_ns_ = 0;
+  std::vector<std::uint64_t> opened_ns_;  // by step, when it was last opened
+  std::vector<std::uint64_t> measured_ns_;
+  bool has_measured_ = false;
+};
+
+}  // namespace hmshim::policy
