@@ -157,7 +157,7 @@ $(PRELOAD_TESTS): $(patsubst %.cpp,$(BUILD)/obj/%.o,$(wildcard tests/preload/*.c
 	@echo '  CXX  $@'
 	$(Q)$(CXX) $(SANITIZE_FLAGS) -o $@ $^ -lgmock -lgtest -lgtest_main -ldl -lpthread
 
-tests: $(LIB) $(SIMGPU) $(NULL_DRIVER) $(OLD_DRIVER) $(GUESTS) $(UNIT_TESTS) $(PRELOAD_TESTS) probe ## build every test without running it
+tests: $(LIB) $(SIMGPU) $(NULL_DRIVER) $(OLD_DRIVER) $(GUESTS) $(UNIT_TESTS) $(PRELOAD_TESTS) $(BUILD)/bench/replay probe ## build every test without running it
 
 test: tests ## build and run all tests on the simulated GPU; TESTS=REGEX runs some
 	@echo 'include("$(CURDIR)/tests/CTestTestfile.cmake")' >$(BUILD)/tests/CTestTestfile.cmake
@@ -184,6 +184,22 @@ $(BUILD)/bench/launch_path: bench/launch_path.cpp $(NULL_DRIVER)
 	@mkdir -p $(@D)
 	@echo '  CXX  $@'
 	$(Q)$(CXX) $(CPPFLAGS) -std=c++20 -O2 -Wall -Wextra -o $@ $< $(NULL_DRIVER)
+$(BUILD)/bench/plan: $(patsubst %,$(BUILD)/obj/bench/%.o,plan trace_reader) $(BUILD)/libhmshim_core.a
+	@mkdir -p $(@D)
+	@echo '  CXX  $@'
+	$(Q)$(CXX) -o $@ $^ -lz -lpthread
+# Plays traces on the simulated GPU, as a guest of the library.
+REPLAY := $(BUILD)/bench/replay
+replay: $(REPLAY) ## build the player of traces: build/bench/replay
+$(REPLAY): $(patsubst %,$(BUILD)/obj/%.o,bench/replay bench/replay_guest bench/replay_options bench/trace_reader policy/access_pattern) \
+    $(SUPPORT_OBJ) $(BUILD)/simgpu/libcuda.so.1 | $(BUILD)/bench/replay_kernels.fatbin $(LIB)
+	@mkdir -p $(@D)
+	@echo '  CXX  $@'
+	$(Q)$(CXX) -o $@ $(filter %.o,$^) $(BUILD)/simgpu/libcuda.so.1 -Wl,-rpath,'$$ORIGIN/../simgpu' -lz -lpthread
+$(BUILD)/bench/replay_kernels.fatbin: bench/replay_kernels.cu bench/replay_kernels.hpp | $(BUILD)/cuda.mk
+	@mkdir -p $(@D)
+	@echo '  NVCC $@'
+	$(Q)$(NVCC) -std=c++17 -I. -fatbin -arch=sm_80 -o $@ $<
 bench: $(LIB) $(NULL_DRIVER) $(BENCHES) $(BUILD)/bench/launch_path ## measure the launch path, the table and the allocation path
 	scripts/bench $(BUILD)
 
@@ -207,5 +223,5 @@ clean: ## remove the build folder
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /\1\t/' | sort | awk -F'\t' '{printf "  %-10s %s\n", $$1, $$2}'
 
-.PHONY: all simgpu guests tests test probe demo bench generate lint format ci install clean help
+.PHONY: all simgpu guests tests test probe demo replay bench generate lint format ci install clean help
 -include $(shell find $(BUILD)/obj -name '*.d' 2>/dev/null)

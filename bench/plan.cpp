@@ -97,7 +97,7 @@ std::uint64_t capacity_of(const policy::AccessPattern& pattern, const Options& o
 }
 
 nlohmann::ordered_json plan(const Options& options) {
-  const policy::AccessPattern pattern = read_trace(options.trace, options.field);
+  const policy::AccessPattern pattern = pattern_of(read_trace(options.trace, options.field));
   const std::uint64_t capacity_bytes = capacity_of(pattern, options);
   policy::CostModel cost = policy::CostModel::ideal(options.link_gbps * 1e9);
   cost.clean_copies = options.clean_copies;

@@ -4,89 +4,83 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdint>
-#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 #include <string_view>
 #include <unordered_map>
-#include <vector>
+#include <utility>
 
 namespace hmshim::bench {
 namespace {
 
-using TensorId = std::uint64_t;
+// Of the format. A header without the key is of the first.
+constexpr int kSchema = 1;
 
-struct Tensor {
-  std::uint64_t bytes;
-  bool is_weight;
-};
-
-struct Kernel {
-  std::uint64_t duration_ns;
-  std::map<TensorId, bool> is_written;
-};
-
-class Trace {
+class Reader {
  public:
-  void add(const nlohmann::json& record, const std::string& field) {
+  explicit Reader(const std::string& field) : field_(field) {}
+
+  void add(const nlohmann::json& record) {
     const std::string type = record.at("t").get<std::string>();
     if (type == "T") {
       add_tensor(record);
     } else if (type == "K") {
-      add_kernel(record, field);
-    } else if (type != "h") {
+      add_launch(record);
+    } else if (type == "h") {
+      read_header(record);
+    } else {
       throw std::runtime_error("the type \"" + type + "\" is none of \"h\", \"T\" and \"K\"");
     }
   }
 
-  // Extents are numbered by first touch. A tensor that no kernel touches is none.
-  [[nodiscard]] policy::AccessPattern pattern() const {
-    policy::AccessPattern result;
-    std::unordered_map<TensorId, policy::PatternExtent> extents;
-    std::vector<policy::ExtentTouch> touches;
-    for (const Kernel& kernel : kernels_) {
-      touches.clear();
-      for (const auto& [id, is_written] : kernel.is_written) {
-        if (!extents.contains(id)) {
-          const Tensor& tensor = tensors_.at(id);
-          extents[id] = result.add_extent(tensor.bytes, tensor.is_weight ? policy::kPersistent : result.launches());
-        }
-        touches.push_back({extents[id], is_written});
-      }
-      result.add_launch(kernel.duration_ns, touches);
-    }
-    return result;
-  }
+  [[nodiscard]] Trace take() { return std::move(trace_); }
 
  private:
-  void add_tensor(const nlohmann::json& record) {
-    const auto id = record.at("id").get<TensorId>();
-    const auto bytes = record.at("bytes").get<std::int64_t>();
-    if (bytes <= 0) throw std::runtime_error("tensor " + std::to_string(id) + " has no bytes");
-    if (!tensors_.try_emplace(id, Tensor{static_cast<std::uint64_t>(bytes), record.at("kind") == "weight"}).second) {
-      throw std::runtime_error("tensor " + std::to_string(id) + " has been described before");
+  void read_header(const nlohmann::json& record) {
+    trace_.workload = record.value("workload", "");
+    if (const int schema = record.value("schema", kSchema); schema != kSchema) {
+      throw std::runtime_error("schema " + std::to_string(schema) + " is not known; this program reads schema " +
+                               std::to_string(kSchema));
     }
   }
 
-  void add_kernel(const nlohmann::json& record, const std::string& field) {
-    const auto duration_us = record.at(field).get<double>();
-    if (!(duration_us >= 0 && duration_us < 1e12)) throw std::runtime_error(field + " is outside 0 to 1e12 us");
-    Kernel kernel{static_cast<std::uint64_t>(std::llround(duration_us * 1e3)), {}};
-    const auto touch = [&](TensorId id, bool is_written) {
-      if (!tensors_.contains(id)) throw std::runtime_error("no line above describes tensor " + std::to_string(id));
-      kernel.is_written[id] |= is_written;
-    };
-    for (const nlohmann::json& id : record.at("in")) touch(id.get<TensorId>(), false);
-    for (const nlohmann::json& id : record.at("out")) touch(id.get<TensorId>(), true);
-    const auto workspace = record.find("workspace");
-    if (workspace != record.end() && !workspace->is_null()) touch(workspace->get<TensorId>(), true);
-    kernels_.push_back(std::move(kernel));
+  void add_tensor(const nlohmann::json& record) {
+    const auto id = record.at("id").get<std::uint64_t>();
+    const auto bytes = record.at("bytes").get<std::int64_t>();
+    if (bytes <= 0) throw std::runtime_error("tensor " + std::to_string(id) + " has no bytes");
+    if (!by_id_.try_emplace(id, static_cast<std::uint32_t>(trace_.tensors.size())).second) {
+      throw std::runtime_error("tensor " + std::to_string(id) + " has been described before");
+    }
+    trace_.tensors.push_back({id, static_cast<std::uint64_t>(bytes), record.at("kind") == "weight"});
   }
 
-  std::unordered_map<TensorId, Tensor> tensors_;
-  std::vector<Kernel> kernels_;
+  void add_launch(const nlohmann::json& record) {
+    const auto duration_us = record.at(field_).get<double>();
+    if (!(duration_us >= 0 && duration_us < 1e12)) throw std::runtime_error(field_ + " is outside 0 to 1e12 us");
+    TraceLaunch launch{record.value("name", ""), static_cast<std::uint64_t>(std::llround(duration_us * 1e3)), {}};
+    const auto touch = [&](const nlohmann::json& id, bool is_written) {
+      const auto tensor = by_id_.find(id.get<std::uint64_t>());
+      if (tensor == by_id_.end()) throw std::runtime_error("no line above describes tensor " + id.dump());
+      const auto known = std::find_if(launch.operands.begin(), launch.operands.end(),
+                                      [&](const TraceOperand& operand) { return operand.tensor == tensor->second; });
+      if (known == launch.operands.end()) {
+        launch.operands.push_back({tensor->second, !is_written, is_written});
+      } else {
+        known->is_read |= !is_written;
+        known->is_written |= is_written;
+      }
+    };
+    for (const nlohmann::json& id : record.at("in")) touch(id, false);
+    for (const nlohmann::json& id : record.at("out")) touch(id, true);
+    const auto workspace = record.find("workspace");
+    if (workspace != record.end() && !workspace->is_null()) touch(*workspace, true);
+    trace_.launches.push_back(std::move(launch));
+  }
+
+  const std::string& field_;
+  Trace trace_;
+  std::unordered_map<std::uint64_t, std::uint32_t> by_id_;
 };
 
 std::string read_text(const std::string& path) {
@@ -103,9 +97,52 @@ std::string read_text(const std::string& path) {
 
 }  // namespace
 
-policy::AccessPattern read_trace(const std::string& path, const std::string& field) {
+std::uint64_t Trace::compute_ns() const {
+  std::uint64_t total_ns = 0;
+  for (const TraceLaunch& launch : launches) total_ns += launch.duration_ns;
+  return total_ns;
+}
+
+Trace::Lifetimes Trace::lifetimes() const {
+  constexpr std::size_t kNever = ~std::size_t{0};
+  std::vector<std::size_t> last(tensors.size(), kNever);
+  Lifetimes lifetimes{std::vector<std::vector<std::uint32_t>>(launches.size()),
+                      std::vector<std::vector<std::uint32_t>>(launches.size())};
+  for (std::size_t launch = 0; launch < launches.size(); ++launch) {
+    for (const TraceOperand& operand : launches[launch].operands) {
+      if (!tensors[operand.tensor].is_weight && last[operand.tensor] == kNever)
+        lifetimes.born[launch].push_back(operand.tensor);
+      last[operand.tensor] = launch;
+    }
+  }
+  for (std::uint32_t tensor = 0; tensor < tensors.size(); ++tensor) {
+    if (!tensors[tensor].is_weight && last[tensor] != kNever) lifetimes.dying[last[tensor]].push_back(tensor);
+  }
+  return lifetimes;
+}
+
+std::uint64_t Trace::peak_live_bytes() const {
+  const Lifetimes changes = lifetimes();
+  std::vector<bool> is_touched(tensors.size());
+  for (const TraceLaunch& launch : launches) {
+    for (const TraceOperand& operand : launch.operands) is_touched[operand.tensor] = true;
+  }
+  std::uint64_t live_bytes = 0;
+  for (std::size_t tensor = 0; tensor < tensors.size(); ++tensor) {
+    if (tensors[tensor].is_weight && is_touched[tensor]) live_bytes += tensors[tensor].bytes;
+  }
+  std::uint64_t peak_bytes = live_bytes;
+  for (std::size_t launch = 0; launch < launches.size(); ++launch) {
+    for (const std::uint32_t tensor : changes.born[launch]) live_bytes += tensors[tensor].bytes;
+    peak_bytes = std::max(peak_bytes, live_bytes);
+    for (const std::uint32_t tensor : changes.dying[launch]) live_bytes -= tensors[tensor].bytes;
+  }
+  return peak_bytes;
+}
+
+Trace read_trace(const std::string& path, const std::string& field) {
   const std::string text = read_text(path);
-  Trace trace;
+  Reader reader(field);
   std::size_t number = 0;
   for (std::string_view rest = text; !rest.empty();) {
     ++number;
@@ -113,13 +150,32 @@ policy::AccessPattern read_trace(const std::string& path, const std::string& fie
     rest.remove_prefix(std::min(line.size() + 1, rest.size()));
     if (line.empty()) continue;
     try {
-      trace.add(nlohmann::json::parse(line), field);
+      reader.add(nlohmann::json::parse(line));
     } catch (const std::exception& error) {
       throw std::runtime_error(path + ":" + std::to_string(number) + ": " + error.what());
     }
   }
-  policy::AccessPattern pattern = trace.pattern();
-  if (pattern.launches() == 0) throw std::runtime_error(path + ": has no kernel");
+  Trace trace = reader.take();
+  if (trace.launches.empty()) throw std::runtime_error(path + ": has no kernel");
+  return trace;
+}
+
+policy::AccessPattern pattern_of(const Trace& trace) {
+  policy::AccessPattern pattern;
+  std::vector<std::int64_t> extents(trace.tensors.size(), -1);
+  std::vector<policy::ExtentTouch> touches;
+  for (const TraceLaunch& launch : trace.launches) {
+    touches.clear();
+    for (const TraceOperand& operand : launch.operands) {
+      std::int64_t& extent = extents[operand.tensor];
+      if (extent < 0) {
+        const TraceTensor& tensor = trace.tensors[operand.tensor];
+        extent = pattern.add_extent(tensor.bytes, tensor.is_weight ? policy::kPersistent : pattern.launches());
+      }
+      touches.push_back({static_cast<policy::PatternExtent>(extent), operand.is_written});
+    }
+    pattern.add_launch(launch.duration_ns, touches);
+  }
   return pattern;
 }
 

@@ -66,6 +66,11 @@ uvm::BudgetLimits limits_of(const Config& config, const std::vector<Device>& dev
   return {.managed_bytes = config.managed_limit.of(total_bytes), .host_bytes = config.host_limit};
 }
 
+uvm::HostMemory host_memory_of(const uvm::DriverApi& driver) {
+  return driver.simgpu_host_available_bytes != nullptr ? uvm::HostMemory(driver.simgpu_host_available_bytes)
+                                                       : uvm::HostMemory();
+}
+
 // What keeps the library from managing memory.
 struct Obstacle {
   Reason reason;
@@ -130,7 +135,7 @@ Shim::Shim(Config config_read, const uvm::DriverApi& driver_resolved, std::vecto
     : config(std::move(config_read)),
       driver(driver_resolved),
       devices(std::move(devices_judged)),
-      budget(shares_of(config, devices), limits_of(config, devices), uvm::HostMemory()),
+      budget(shares_of(config, devices), limits_of(config, devices), host_memory_of(driver)),
       report(report_path(config), config.summary, getpid()),
       engines(driver, migrator, report, config.policy, budgets_of(devices)) {}
 

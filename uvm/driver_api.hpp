@@ -11,6 +11,7 @@
 namespace hmshim::uvm {
 
 using SimgpuNowNs = std::uint64_t (*)();
+using SimgpuHostAvailableBytes = std::uint64_t (*)();
 
 struct DriverApi {
 #define DRIVER_CALL(member, type, symbol, need) type member = nullptr;

@@ -110,6 +110,7 @@ HostMemory::HostMemory(const std::string& root) {
 }
 
 std::uint64_t HostMemory::available_bytes() const {
+  if (simulated_ != nullptr) return simulated_();
   const std::optional<std::string> meminfo = read_small_file(meminfo_path_);
   const std::optional<std::uint64_t> available_kib = meminfo ? number_after(*meminfo, "MemAvailable:") : std::nullopt;
   if (!available_kib) return 0;

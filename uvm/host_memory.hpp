@@ -13,6 +13,8 @@ class HostMemory {
   // `root` is "/", or in tests a folder with the same files below it. Finds the process's cgroups (v1 and v2) once; a
   // limit on any level of the path binds, so each level that has one is remembered.
   explicit HostMemory(const std::string& root = "/");
+  // Of a machine that is simulated: what `simulated` answers, whatever this one has.
+  explicit HostMemory(std::uint64_t (*simulated)()) : simulated_(simulated) {}
 
   // Reads the files anew. 0 when MemAvailable cannot be read: what nobody knows is not promised.
   [[nodiscard]] std::uint64_t available_bytes() const;
@@ -26,6 +28,7 @@ class HostMemory {
         cache_key;  // the line of stat_path that counts page cache the kernel would drop rather than refuse memory
   };
 
+  std::uint64_t (*simulated_)() = nullptr;
   std::string meminfo_path_;
   std::vector<CgroupLevel> levels_;
 };

@@ -41,6 +41,8 @@ void simgpu_register_footprint(const char* mangled, simgpu_describe describe);
 
 /* The virtual clock of the calling thread; 0 before cuInit. */
 unsigned long long simgpu_now_ns(void);
+/* Host memory of the simulated machine that managed memory can still have; 0 before cuInit. */
+unsigned long long simgpu_host_available_bytes(void);
 
 /* Figures since cuInit, over all devices; zero before it. The last line of SIMGPU_LOG has them under the same names.
  * live_*: created and not yet destroyed; modules include libraries, graphs include executable ones.

@@ -161,4 +161,10 @@ __attribute__((visibility("default"))) unsigned long long simgpu_now_ns(void) {
   return is_ready() ? static_cast<unsigned long long>(driver().model->now()) : 0;
 }
 
+__attribute__((visibility("default"))) unsigned long long simgpu_host_available_bytes(void) {
+  if (!is_ready()) return 0;
+  const Model& model = *driver().model;
+  return model.profile().host_ram_bytes - model.stats().host_managed_bytes;
+}
+
 }  // extern "C"

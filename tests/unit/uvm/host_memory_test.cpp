@@ -114,6 +114,10 @@ TEST(HostMemory, a_cgroup_outside_the_mounted_one_counts_as_the_mount_point) {
   EXPECT_EQ(host.memory().available_bytes(), 4 * kGiB);
 }
 
+TEST(HostMemory, of_a_simulated_machine_is_what_the_simulation_says) {
+  EXPECT_EQ(HostMemory([] { return std::uint64_t{3} * kGiB; }).available_bytes(), 3 * kGiB);
+}
+
 TEST(HostMemory, the_machine_at_hand_has_some) { EXPECT_GT(HostMemory().available_bytes(), 0u); }
 
 }  // namespace
