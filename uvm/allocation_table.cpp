@@ -160,12 +160,32 @@ void AllocationTable::release_extent(policy::ExtentId extent) noexcept {
   std::ranges::push_heap(free_extents_, std::greater{});
 }
 
+Allocation* AllocationTable::record_of(policy::ExtentId extent) {
+  if (extent >= base_of_extent_.size() || base_of_extent_[extent] <= kHeld) return nullptr;
+  return &records_.find(base_of_extent_[extent])->second;
+}
+
+void AllocationTable::retire(policy::ExtentId extent) noexcept {
+  const MutexLock lock(mutex_);
+  if (Allocation* record = record_of(extent)) record->is_live = false;
+}
+
+void AllocationTable::revive(policy::ExtentId extent, std::uint64_t bytes) noexcept {
+  const MutexLock lock(mutex_);
+  Allocation* record = record_of(extent);
+  if (record == nullptr) return;
+  record->is_live = true;
+  if (record->bytes == bytes) return;  // the words have stayed as they were
+  record->bytes = bytes;
+  write_words(*record);
+}
+
 std::optional<Allocation> AllocationTable::lookup(std::uint64_t address) const noexcept {
   const MutexLock lock(mutex_);
   const auto next = records_.upper_bound(address);
   if (next == records_.begin()) return std::nullopt;
   const Allocation& candidate = std::prev(next)->second;
-  if (address - candidate.base >= candidate.bytes) return std::nullopt;
+  if (!candidate.is_live || address - candidate.base >= candidate.bytes) return std::nullopt;
   return candidate;
 }
 

@@ -27,12 +27,13 @@ enum class Backing : std::uint8_t {
 struct Allocation {
   std::uint64_t base = 0;                       // the address the guest knows
   std::uint64_t bytes = 0;                      // the size the guest asked for
-  std::uint64_t driver_base = 0;                // what the driver must be given to free
+  std::uint64_t driver_base = 0;                // what the driver must be given to free; 0: it lies in a pool's slab
   std::uint64_t backed_bytes = 0;               // what the driver was asked for; counted against limits
   std::uint64_t context = 0;                    // the CUcontext that owns the memory; the allocation dies with it
   policy::ExtentId extent = policy::kNoExtent;  // kNoExtent for Backing::Device
   std::uint16_t device = 0;                     // ordinal of the device whose context allocated
   Backing backing = Backing::Managed;
+  bool is_live = true;  // else the guest has freed it and a pool keeps the memory, and the extent, for the next of its size
 };
 
 // What a reader gets: enough to account a touch, small enough to stay in registers.
@@ -60,7 +61,8 @@ class AllocationTable {
   AllocationTable& operator=(const AllocationTable&) = delete;
 
   // The extent of the managed allocation that holds `address`, else kNoExtent; one past the last byte asked for is not
-  // held. Any thread, any time, wait-free.
+  // held. A retired one is still found: who asks by a stale pointer must know what its extent is worth. Any thread, any
+  // time, wait-free.
   [[nodiscard]] Hit find(std::uint64_t address) const noexcept {
     if (address >> kAddressBits != 0) return {};
     const Leaf* leaf = root_[address >> (kBlockShift + kLeafShift)].load(std::memory_order_acquire);
@@ -91,11 +93,17 @@ class AllocationTable {
   // Gives back the extent of a removed allocation; nothing happens for any other.
   void release_extent(policy::ExtentId extent) noexcept;
 
-  // The whole record of the allocation that holds `address` (slow path: takes the mutex).
+  // The guest has freed the allocation, its memory stays. Nothing happens for an extent without one.
+  void retire(policy::ExtentId extent) noexcept;
+  // It is the guest's again, as `bytes` of the same blocks.
+  void revive(policy::ExtentId extent, std::uint64_t bytes) noexcept;
+
+  // The whole record of the live allocation that holds `address` (slow path: takes the mutex).
   [[nodiscard]] std::optional<Allocation> lookup(std::uint64_t address) const noexcept;
+  // Of a retired one as well.
   [[nodiscard]] std::optional<Allocation> lookup_extent(policy::ExtentId extent) const noexcept;
 
-  [[nodiscard]] std::uint64_t live() const noexcept;
+  [[nodiscard]] std::uint64_t live() const noexcept;  // records, those of retired allocations included
 
  private:
   // Linux gives user space at most 57 bits with five-level page tables
@@ -122,6 +130,7 @@ class AllocationTable {
   void claim_extent(Allocation& allocation) HMSHIM_REQUIRES(mutex_);
   void write_words(const Allocation& allocation) HMSHIM_REQUIRES(mutex_);
   void take_out(Records::iterator record) HMSHIM_REQUIRES(mutex_);
+  [[nodiscard]] Allocation* record_of(policy::ExtentId extent) HMSHIM_REQUIRES(mutex_);
   [[nodiscard]] bool overlaps(std::uint64_t base, std::uint64_t end) const HMSHIM_REQUIRES(mutex_);
 
   std::atomic<Leaf*>* root_;

@@ -15,8 +15,7 @@ std::uint64_t whole_blocks(std::uint64_t bytes) noexcept {
 
 }  // namespace
 
-Result<Allocation> BackingStore::allocate(std::uint64_t bytes, std::uint16_t device, std::uint64_t context,
-                                          Backing backing) {
+Result<Memory> BackingStore::take(std::uint64_t bytes, std::uint16_t device, Backing backing) {
   const bool is_managed = backing == Backing::Managed;
   const std::uint64_t wanted_bytes = is_managed ? whole_blocks(bytes) : bytes;
   Result<Memory> memory = reserve_and_back(wanted_bytes, device, backing);
@@ -27,6 +26,18 @@ Result<Allocation> BackingStore::allocate(std::uint64_t bytes, std::uint16_t dev
     memory = reserve_and_back(wanted_bytes + kBlockBytes, device, backing);
     if (memory) memory->base = policy::round_up_to_block(memory->base);
   }
+  return memory;
+}
+
+CUresult BackingStore::give_back(const Memory& memory, std::uint16_t device, Backing backing) {
+  const CUresult code = api_.cuMemFree_v2(memory.driver_base);
+  if (code == CUDA_SUCCESS) budget_.release(device, memory.backed_bytes, backing);
+  return code;
+}
+
+Result<Allocation> BackingStore::allocate(std::uint64_t bytes, std::uint16_t device, std::uint64_t context,
+                                          Backing backing) {
+  const Result<Memory> memory = take(bytes, device, backing);
   if (!memory) return memory.error();
 
   Allocation allocation{.base = memory->base,
@@ -43,7 +54,7 @@ Result<Allocation> BackingStore::allocate(std::uint64_t bytes, std::uint16_t dev
   return allocation;
 }
 
-Result<BackingStore::Memory> BackingStore::reserve_and_back(std::uint64_t bytes, std::uint16_t device,
+Result<Memory> BackingStore::reserve_and_back(std::uint64_t bytes, std::uint16_t device,
                                                             Backing backing) {
   if (const std::optional<Reason> limit = budget_.reserve(device, bytes, backing))
     return Error{CUDA_ERROR_OUT_OF_MEMORY, *limit};
@@ -85,7 +96,7 @@ std::vector<Departed> BackingStore::depart(const std::vector<Allocation>& alloca
   std::vector<Departed> departed;
   departed.reserve(allocations.size());
   for (const Allocation& allocation : allocations) {
-    budget_.release(allocation.device, allocation.backed_bytes, allocation.backing);
+    if (allocation.driver_base != 0) budget_.release(allocation.device, allocation.backed_bytes, allocation.backing);
     departed.emplace_back(table_, allocation);
   }
   return departed;

@@ -32,6 +32,13 @@ class Departed {
   Allocation allocation_;
 };
 
+// What the driver gave, in whole blocks from a block boundary on where it is managed.
+struct Memory {
+  std::uint64_t base;
+  std::uint64_t driver_base;
+  std::uint64_t backed_bytes;
+};
+
 // All calls may be made by any thread, with the owning context current where the driver asks for one; no lock is held
 // while the driver works. An error carries the driver's own code, or CUDA_ERROR_OUT_OF_MEMORY with the limit that was
 // in the way.
@@ -44,6 +51,15 @@ class BackingStore {
   // block boundary: the driver orders victims only among full 2 MiB blocks (block_mark_memory_used, uvm_va_block.c).
   [[nodiscard]] Result<Allocation> allocate(std::uint64_t bytes, std::uint16_t device, std::uint64_t context,
                                             Backing backing);
+
+  // The same without an entry in the table: memory for a pool, which enters what it makes of it.
+  [[nodiscard]] Result<Memory> take(std::uint64_t bytes, std::uint16_t device, Backing backing);
+  // Gives such memory back to the driver. With an error it is still the pool's.
+  [[nodiscard]] CUresult give_back(const Memory& memory, std::uint16_t device, Backing backing);
+  // The driver has taken it back itself, with its context.
+  void lost(const Memory& memory, std::uint16_t device, Backing backing) {
+    budget_.release(device, memory.backed_bytes, backing);
+  }
 
   // Frees the allocation that begins at `base`. NotOurs (CUDA_ERROR_INVALID_VALUE) when there is none: the address is
   // the driver's business.
@@ -62,13 +78,6 @@ class BackingStore {
   }
 
  private:
-  // What the driver gave.
-  struct Memory {
-    std::uint64_t base;
-    std::uint64_t driver_base;
-    std::uint64_t backed_bytes;
-  };
-
   [[nodiscard]] Result<Memory> reserve_and_back(std::uint64_t bytes, std::uint16_t device, Backing backing);
   void undo(const Memory& memory, std::uint16_t device, Backing backing);
   void put_back(Allocation& allocation);

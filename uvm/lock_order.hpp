@@ -8,7 +8,7 @@
 
 namespace hmshim::uvm {
 
-enum class LockRank : std::uint8_t { None, DeviceBudget, AllocationTable };
+enum class LockRank : std::uint8_t { None, TensorPool, DeviceBudget, AllocationTable };
 
 // Checked where a wrong order should end the process, that is in sanitizer builds; a user's training run is never
 // killed for it.

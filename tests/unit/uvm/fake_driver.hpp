@@ -25,6 +25,15 @@ class FakeDriver {
     bool operator==(const Prefetch&) const = default;
   };
 
+  // What orders streams and drops memory, in the order of the calls.
+  struct Step {
+    enum class Kind { Record, Wait, Discard, Synchronize } kind;
+    CUstream stream = nullptr;
+    CUevent event = nullptr;
+    std::vector<std::uint64_t> addresses{};
+    bool operator==(const Step&) const = default;
+  };
+
   FakeDriver() { current_ = this; }
   ~FakeDriver() { current_ = nullptr; }
 
@@ -58,10 +67,30 @@ class FakeDriver {
     api.cuThreadExchangeStreamCaptureMode = [](CUstreamCaptureMode* exchanged) {
       return std::swap(*exchanged, current_->mode), CUDA_SUCCESS;
     };
+    api.cuStreamCreate = [](CUstream* stream, unsigned) {
+      return *stream = reinterpret_cast<CUstream>(++current_->handles_), CUDA_SUCCESS;
+    };
+    api.cuEventCreate = [](CUevent* event, unsigned) {
+      return *event = reinterpret_cast<CUevent>(++current_->handles_), ++current_->live_events, CUDA_SUCCESS;
+    };
+    api.cuEventDestroy_v2 = [](CUevent) { return --current_->live_events, CUDA_SUCCESS; };
+    api.cuEventRecord = [](CUevent event, CUstream stream) {
+      return current_->step({Step::Kind::Record, stream, event});
+    };
+    api.cuStreamWaitEvent = [](CUstream stream, CUevent event, unsigned) {
+      return current_->step({Step::Kind::Wait, stream, event});
+    };
+    api.cuEventQuery = [](CUevent) { return current_->is_idle ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY; };
+    api.cuCtxSynchronize = [] { return current_->step({Step::Kind::Synchronize}); };
+    api.cuMemDiscardBatchAsync = [](CUdeviceptr* addresses, size_t*, size_t count, unsigned long long,
+                                    CUstream stream) {
+      return current_->step({Step::Kind::Discard, stream, nullptr, {addresses, addresses + count}});
+    };
     return api;
   }
 
-  // The k-th call from now, of those that allocate, free or prefetch, fails with CUDA_ERROR_ILLEGAL_STATE. 0: none.
+  // The k-th call from now, of those that allocate, free, prefetch, order or discard, fails with
+  // CUDA_ERROR_ILLEGAL_STATE. 0: none.
   void fail_call(int k) { calls_until_failure_ = k; }
   [[nodiscard]] bool has_failed() const { return has_failed_; }
   [[nodiscard]] std::map<std::uint64_t, std::uint64_t> live() const { return live_; }
@@ -72,6 +101,9 @@ class FakeDriver {
   CUresult capture_query = CUDA_SUCCESS;
   CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
   std::vector<Prefetch> prefetches;
+  std::vector<Step> steps;
+  int live_events = 0;
+  bool is_idle = true;  // every event has completed
 
  private:
   bool fails_now() {
@@ -99,9 +131,17 @@ class FakeDriver {
     return CUDA_SUCCESS;
   }
 
+  CUresult step(Step taken) {
+    const std::lock_guard lock(mutex_);
+    if (fails_now()) return CUDA_ERROR_ILLEGAL_STATE;
+    steps.push_back(std::move(taken));
+    return CUDA_SUCCESS;
+  }
+
   inline static FakeDriver* current_ = nullptr;
   std::mutex mutex_;
   int calls_until_failure_ = 0;
+  std::uintptr_t handles_ = 0x1000;
   bool has_failed_ = false;
   std::uint64_t next_ = 0x7f0000000000;
   std::map<std::uint64_t, std::uint64_t> live_;
