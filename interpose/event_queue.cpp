@@ -29,6 +29,7 @@ bool EventQueue::push(const policy::Launch& launch, bool is_copy) noexcept {
   first.time_ns = launch.time_ns;
   first.extents = static_cast<std::uint16_t>(count);
   first.is_copy = is_copy;
+  first.stream = launch.stream;
   std::copy_n(launch.touched.data(), std::min(kPerSlot, count), first.extent);
   first.turn.store(head + 1, std::memory_order_release);
   return true;

@@ -38,6 +38,7 @@ class EventQueue {
     std::uint64_t time_ns;
     std::uint16_t extents;  // of the whole event
     bool is_copy;
+    std::uint8_t stream;
     policy::ExtentId extent[kPerSlot];
   };
   static_assert(sizeof(Slot) == 64);
@@ -66,7 +67,7 @@ void EventQueue::drain(Consume&& consume) {
       const Slot& part = ring_[(tail + slot) & (slots_ - 1)];
       for (std::size_t i = 0; i < kPerSlot && done < count; ++i) extents[done++] = part.extent[i];
     }
-    const policy::Launch launch{first.tick, first.signature, first.time_ns, {extents, count}};
+    const policy::Launch launch{first.tick, first.signature, first.time_ns, {extents, count}, first.stream};
     const bool is_copy = first.is_copy;
     tail += used;
     tail_.store(tail, std::memory_order_release);

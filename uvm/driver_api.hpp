@@ -13,6 +13,11 @@ namespace hmshim::uvm {
 using SimgpuNowNs = std::uint64_t (*)();
 using SimgpuHostAvailableBytes = std::uint64_t (*)();
 
+using SimgpuRegisterAgent = unsigned (*)(const char* name);
+using SimgpuWithAgent = void (*)(unsigned agent);
+using SimgpuWatch = void (*)(const void* memory, const void* seen, std::size_t bytes, unsigned long long deadline_ns);
+using SimgpuDo = void (*)();
+
 struct DriverApi {
 #define DRIVER_CALL(member, type, symbol, need) type member = nullptr;
 #include "uvm/driver_api.def"

@@ -35,6 +35,14 @@ bool may_be_capturing(const DriverApi& api, CUstream stream) noexcept {
 
 }  // namespace
 
+CUresult prefetch(const DriverApi& api, std::uint64_t base, std::uint64_t bytes, CUdevice target,
+                  CUstream stream) noexcept {
+  if (api.cuMemPrefetchAsync_v2 == nullptr) return api.cuMemPrefetchAsync_v8000(base, bytes, target, stream);
+  const CUmemLocation location = target == CU_DEVICE_CPU ? CUmemLocation{CU_MEM_LOCATION_TYPE_HOST, 0}
+                                                         : CUmemLocation{CU_MEM_LOCATION_TYPE_DEVICE, target};
+  return api.cuMemPrefetchAsync_v2(base, bytes, location, 0, stream);
+}
+
 void Migrator::execute(std::span<const policy::Action> actions, CUstream stream) noexcept {
   if (actions.empty()) return;
   if (may_be_capturing(api_, stream)) {
@@ -51,20 +59,13 @@ void Migrator::execute(std::span<const policy::Action> actions, CUstream stream)
     const std::uint64_t end = allocation->base + policy::round_up_to_block(allocation->bytes);
     for (std::uint64_t at = allocation->base; at < end; at += kMostBytesPerCall) {
       const std::uint64_t bytes = std::min(kMostBytesPerCall, end - at);
-      if (prefetch(at, bytes, target, stream) != CUDA_SUCCESS) {
+      if (prefetch(api_, at, bytes, target, stream) != CUDA_SUCCESS) {
         failed_calls_.fetch_add(1, std::memory_order_relaxed);
         break;  // what refused this chunk refuses the next: out of host memory, or a freed extent
       }
       moved_bytes.fetch_add(bytes, std::memory_order_relaxed);
     }
   }
-}
-
-CUresult Migrator::prefetch(std::uint64_t base, std::uint64_t bytes, CUdevice target, CUstream stream) const noexcept {
-  if (api_.cuMemPrefetchAsync_v2 == nullptr) return api_.cuMemPrefetchAsync_v8000(base, bytes, target, stream);
-  const CUmemLocation location = target == CU_DEVICE_CPU ? CUmemLocation{CU_MEM_LOCATION_TYPE_HOST, 0}
-                                                         : CUmemLocation{CU_MEM_LOCATION_TYPE_DEVICE, target};
-  return api_.cuMemPrefetchAsync_v2(base, bytes, location, 0, stream);
 }
 
 MigratorTotals Migrator::totals() const noexcept {

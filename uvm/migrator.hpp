@@ -29,6 +29,10 @@ struct MigratorTotals {
   std::uint64_t skipped_in_capture = 0;  // actions, not calls
 };
 
+// By whichever of the driver's two calls there is. `target` is a device or CU_DEVICE_CPU.
+[[nodiscard]] CUresult prefetch(const DriverApi& api, std::uint64_t base, std::uint64_t bytes, CUdevice target,
+                                CUstream stream) noexcept;
+
 class Migrator {
  public:
   Migrator(const DriverApi& api, const AllocationTable& table) : api_(api), table_(table) {}
@@ -42,9 +46,6 @@ class Migrator {
   [[nodiscard]] MigratorTotals totals() const noexcept;
 
  private:
-  [[nodiscard]] CUresult prefetch(std::uint64_t base, std::uint64_t bytes, CUdevice target,
-                                  CUstream stream) const noexcept;
-
   const DriverApi& api_;
   const AllocationTable& table_;
   std::atomic<std::uint64_t> demoted_bytes_{0};

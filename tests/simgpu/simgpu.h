@@ -41,6 +41,20 @@ void simgpu_register_footprint(const char* mangled, simgpu_describe describe);
 
 /* The virtual clock of the calling thread; 0 before cuInit. */
 unsigned long long simgpu_now_ns(void);
+
+/* Threads of a library under test that act by themselves, see "time and agents" in model/model.hpp: register before the
+ * thread starts, attach in it, detach at its end. `watch` ends when the bytes at `memory` are no longer `seen`, at the
+ * virtual deadline (0: never) or by `wake`. Between begin_ and end_external_wait virtual time does not wait for the
+ * caller. */
+unsigned simgpu_register_agent(const char* name);
+void simgpu_attach_agent(unsigned agent);
+void simgpu_detach_agent(void);
+void simgpu_wake_agent(unsigned agent);
+void simgpu_watch(const void* memory, const void* seen, size_t bytes, unsigned long long deadline_ns);
+void simgpu_take_turn(void);
+void simgpu_begin_external_wait(void);
+void simgpu_end_external_wait(void);
+
 /* Host memory of the simulated machine that managed memory can still have; 0 before cuInit. */
 unsigned long long simgpu_host_available_bytes(void);
 

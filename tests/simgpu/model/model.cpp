@@ -1,5 +1,6 @@
 #include "tests/simgpu/model/model.hpp"
 
+#include <cstring>
 #include <stdexcept>
 
 #include "tests/simgpu/model/model_impl.hpp"
@@ -106,6 +107,20 @@ void Model::idle() {
   call.wait([&] { return call.self().is_woken; });
   call.self().is_woken = false;
 }
+
+void Model::watch(const void* memory, const void* seen, std::size_t bytes, TimeNs deadline_ns) {
+  if (in_body()) return;
+  Call call(impl_->simulation, 0);
+  if (deadline_ns > call.now()) impl_->engine.at(deadline_ns, [] {});
+  Agents::Agent& self = call.self();
+  call.wait([&, this] {
+    return self.is_woken || std::memcmp(memory, seen, bytes) != 0 ||
+           (deadline_ns != 0 && impl_->engine.now() >= deadline_ns);
+  });
+  self.is_woken = false;
+}
+
+void Model::take_turn() { sleep_until(now() + static_cast<TimeNs>(impl_->simulation.current_agent())); }
 
 Status Model::wake_agent(AgentId agent) {
   if (in_body()) return Status::kNotPermitted;

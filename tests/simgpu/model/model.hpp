@@ -311,7 +311,13 @@ class Model {
   void detach_agent();
   /// The calling agent waits, for ever, until someone wakes it; a wake that came before is not lost (one is kept).
   void idle();
-  /// Ends idle() of an agent at the later of its own and the caller's clock.
+  /// Like idle(), but also ends when the `bytes` at `memory` are no longer `seen`, or at `deadline_ns` (0: never). What
+  /// is watched must be written by operations of streams only, or the moment of the end is not settled by virtual time.
+  void watch(const void* memory, const void* seen, std::size_t bytes, TimeNs deadline_ns);
+  /// The calling agent goes on as many ns later as its id says. Agents that one event woke then act one by one, and what
+  /// they share outside of the model is the same in every run.
+  void take_turn();
+  /// Ends idle() or watch() of an agent at the later of its own and the caller's clock.
   [[nodiscard]] Status wake_agent(AgentId agent);
   /// The caller is about to wait outside of the model, e.g. to join an agent's thread: time does not wait for it until
   /// end_external_wait. What happens meanwhile is settled by virtual time, the moment of the end is not.

@@ -1,0 +1,220 @@
+// A training loop whose shape comes from the command line: how many layers, how large their tensors, how long their
+// kernels run on the simulated GPU, what happens between iterations. It prints a checksum of all weights, and with
+// --times how long each iteration took.
+#include <cuda_runtime.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <vector>
+
+#include "tests/guests/layers.hpp"
+
+// The last parameter is for the simulated GPU: how long the kernel runs.
+extern "C" {
+__global__ void layers_forward(float* out, const float* in, const float* weight, std::size_t count, std::size_t) {
+  const std::size_t i = (std::size_t{blockIdx.x} * blockDim.x + threadIdx.x) * layers::kStride;
+  if (i < count) layers::forward(out, in, weight, i);
+}
+__global__ void layers_backward(float* gradient, const float* activation, const float* weight, float* weight_gradient,
+                                std::size_t count, std::size_t) {
+  const std::size_t i = (std::size_t{blockIdx.x} * blockDim.x + threadIdx.x) * layers::kStride;
+  if (i < count) layers::backward(gradient, activation, weight, weight_gradient, i);
+}
+__global__ void layers_update(float* weight, const float* weight_gradient, std::size_t count, std::size_t) {
+  const std::size_t i = (std::size_t{blockIdx.x} * blockDim.x + threadIdx.x) * layers::kStride;
+  if (i < count) layers::update(weight, weight_gradient, i);
+}
+}
+
+namespace {
+
+void check(cudaError_t error, const char* what) {
+  if (error == cudaSuccess) return;
+  std::fprintf(stderr, "layers: %s: %s\n", what, cudaGetErrorString(error));
+  std::exit(1);
+}
+#define CHECK(call) check(call, #call)
+
+struct Options {
+  int layers = 8;
+  int mib = 8;  // of each tensor
+  int iterations = 6;
+  int us = 400;            // of each kernel
+  int evaluate_every = 0;  // iterations; 0: never
+  int log_every = 0;
+  int stop_at = 0;         // the iteration in which the program exits in the middle, without waiting
+  bool allocates = false;  // activations anew in every iteration
+  bool times = false;
+  bool shuffles = false;  // another order of layers in every iteration
+};
+
+Options parse(int argc, char** argv) {
+  Options options;
+  const struct {
+    const char* name;
+    int* value;
+  } numbers[] = {{"--layers", &options.layers},
+                 {"--mib", &options.mib},
+                 {"--iterations", &options.iterations},
+                 {"--us", &options.us},
+                 {"--evaluate-every", &options.evaluate_every},
+                 {"--log-every", &options.log_every},
+                 {"--stop-at", &options.stop_at}};
+  const struct {
+    const char* name;
+    bool* value;
+  } switches[] = {{"--allocates", &options.allocates}, {"--times", &options.times}, {"--shuffles", &options.shuffles}};
+  for (int i = 1; i < argc; ++i) {
+    bool is_known = false;
+    for (const auto& number : numbers) {
+      if (std::strcmp(argv[i], number.name) != 0 || i + 1 == argc) continue;
+      *number.value = std::atoi(argv[++i]);
+      is_known = true;
+      break;
+    }
+    for (const auto& toggle : switches) {
+      if (is_known || std::strcmp(argv[i], toggle.name) != 0) continue;
+      *toggle.value = true;
+      is_known = true;
+    }
+    if (!is_known) {
+      std::fprintf(stderr, "layers: unknown option or missing value: %s\n", argv[i]);
+      std::exit(2);
+    }
+  }
+  return options;
+}
+
+class Model {
+ public:
+  explicit Model(const Options& options)
+      : options_(options),
+        count_((std::size_t{1} << 20) / sizeof(float) * static_cast<std::size_t>(options.mib)),
+        host_(count_) {
+    for (int layer = 0; layer < options_.layers; ++layer) {
+      weights_.push_back(tensor());
+      weight_gradients_.push_back(tensor());
+      for (std::size_t i = 0; i < count_; i += layers::kStride) host_[i] = 1.0F / static_cast<float>(layer + 2);
+      CHECK(cudaMemcpy(weights_.back(), host_.data(), bytes(), cudaMemcpyHostToDevice));
+    }
+    gradient_ = tensor();
+    activations_.assign(static_cast<std::size_t>(options_.layers) + 1, nullptr);
+    if (!options_.allocates) {
+      for (float*& activation : activations_) activation = tensor();
+    }
+    order_.resize(static_cast<std::size_t>(options_.layers));
+    for (std::size_t i = 0; i < order_.size(); ++i) order_[i] = i;
+  }
+
+  void forward() {
+    for (std::size_t layer = 0; layer < weights_.size(); ++layer) {
+      if (options_.allocates) activations_[layer + 1] = tensor();
+      layers_forward<<<grid(), kThreads>>>(activations_[layer + 1], activations_[layer], weights_[order_[layer]],
+                                           count_, ns());
+      CHECK(cudaGetLastError());
+    }
+  }
+
+  void iterate(int iteration) {
+    if (options_.allocates) activations_[0] = tensor();
+    CHECK(cudaMemsetAsync(activations_[0], 0, bytes()));
+    CHECK(cudaMemsetAsync(gradient_, 1, bytes()));
+    if (options_.shuffles) shuffle(iteration);
+    forward();
+    if (iteration == options_.stop_at) std::exit(0);
+    for (std::size_t layer = weights_.size(); layer-- > 0;) {
+      layers_backward<<<grid(), kThreads>>>(gradient_, activations_[layer + 1], weights_[order_[layer]],
+                                            weight_gradients_[order_[layer]], count_, ns());
+      CHECK(cudaGetLastError());
+      release(activations_[layer + 1]);
+    }
+    release(activations_[0]);
+    for (std::size_t layer = 0; layer < weights_.size(); ++layer) {
+      layers_update<<<grid(), kThreads>>>(weights_[layer], weight_gradients_[layer], count_, ns());
+      CHECK(cudaGetLastError());
+    }
+  }
+
+  // The forward pass alone, on what the iteration before has left.
+  void evaluate() {
+    if (options_.allocates) activations_[0] = tensor();
+    forward();
+    for (float*& activation : activations_) release(activation);
+  }
+
+  float log() const {
+    float value = 0;
+    CHECK(cudaMemcpy(&value, weights_[0], sizeof value, cudaMemcpyDeviceToHost));
+    return value;
+  }
+
+  std::uint64_t checksum() {
+    std::uint64_t hash = 14695981039346656037U;
+    for (const float* weight : weights_) {
+      CHECK(cudaMemcpy(host_.data(), weight, bytes(), cudaMemcpyDeviceToHost));
+      for (std::size_t i = 0; i < count_; i += layers::kStride) {
+        std::uint32_t word;
+        std::memcpy(&word, &host_[i], sizeof word);
+        hash = (hash ^ word) * 1099511628211U;
+      }
+    }
+    return hash;
+  }
+
+ private:
+  static constexpr unsigned kThreads = 256;
+
+  std::size_t bytes() const { return count_ * sizeof(float); }
+  std::size_t ns() const { return static_cast<std::size_t>(options_.us) * 1000; }
+  unsigned grid() const { return static_cast<unsigned>((count_ / layers::kStride + kThreads - 1) / kThreads); }
+  float* tensor() const {
+    float* data = nullptr;
+    CHECK(cudaMalloc(&data, bytes()));
+    return data;
+  }
+  void release(float*& activation) const {
+    if (!options_.allocates || activation == nullptr) return;
+    CHECK(cudaFree(activation));
+    activation = nullptr;
+  }
+  void shuffle(int iteration) {
+    std::uint64_t state = static_cast<std::uint64_t>(iteration);
+    for (std::size_t i = order_.size(); i > 1; --i) {
+      state = state * 6364136223846793005U + 1442695040888963407U;
+      std::swap(order_[i - 1], order_[(state >> 33) % i]);
+    }
+  }
+
+  Options options_;
+  std::size_t count_;
+  std::vector<float> host_;
+  std::vector<float*> weights_, weight_gradients_, activations_;
+  float* gradient_ = nullptr;
+  std::vector<std::size_t> order_;
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const Options options = parse(argc, argv);
+  Model model(options);
+  std::vector<cudaEvent_t> ends(static_cast<std::size_t>(options.iterations) + 1);
+  for (cudaEvent_t& end : ends) CHECK(cudaEventCreate(&end));
+  CHECK(cudaEventRecord(ends[0]));
+  for (int iteration = 1; iteration <= options.iterations; ++iteration) {
+    model.iterate(iteration);
+    CHECK(cudaEventRecord(ends[static_cast<std::size_t>(iteration)]));
+    if (options.log_every > 0 && iteration % options.log_every == 0) std::printf("%g\n", model.log());
+    if (options.evaluate_every > 0 && iteration % options.evaluate_every == 0) model.evaluate();
+  }
+  CHECK(cudaDeviceSynchronize());
+  for (int iteration = 1; options.times && iteration <= options.iterations; ++iteration) {
+    float ms = 0;
+    const auto end = static_cast<std::size_t>(iteration);
+    CHECK(cudaEventElapsedTime(&ms, ends[end - 1], ends[end]));
+    std::printf("iteration %d ms %.3f\n", iteration, ms);
+  }
+  std::printf("weights %016llx\n", static_cast<unsigned long long>(model.checksum()));
+}
