@@ -63,17 +63,28 @@ TEST(DriverLookup, takes_a_null_status_and_refuses_what_makes_no_sense) {
   EXPECT_EQ(cuGetProcAddress_v2("cuMemAlloc", &address, 13000, 3, nullptr), CUDA_ERROR_INVALID_VALUE);
 }
 
-TEST(DriverLookup, every_export_is_found_under_its_base_name_and_no_two_rows_are_alike) {
-  std::set<std::string> rows;
-#define SIMGPU_ENTRY(base, since, flavour, symbol)                                                  \
-  {                                                                                                 \
-    const auto found = hmshim::simgpu::look_up(#base, since, std::string(#flavour) == "ptsz");      \
-    EXPECT_NE(found.address, nullptr) << #symbol;                                                   \
-    EXPECT_TRUE(rows.insert(std::string(#base) + " " + #since + " " + #flavour).second) << #symbol; \
-    EXPECT_TRUE(hmshim::simgpu::is_export(#symbol));                                                \
-  }
+struct Entry {
+  const char* base;
+  int since;
+  const char* flavour;
+  const char* symbol;
+};
+
+constexpr Entry kEntries[] = {
+#define SIMGPU_ENTRY(base, since, flavour, symbol) {#base, since, #flavour, #symbol},
 #include "tests/simgpu/driver/entries.def"
 #undef SIMGPU_ENTRY
+};
+
+TEST(DriverLookup, every_export_is_found_under_its_base_name_and_no_two_rows_are_alike) {
+  std::set<std::string> rows;
+  for (const Entry& entry : kEntries) {
+    const bool is_per_thread = std::string(entry.flavour) == "ptsz";
+    EXPECT_NE(hmshim::simgpu::look_up(entry.base, entry.since, is_per_thread).address, nullptr) << entry.symbol;
+    EXPECT_TRUE(hmshim::simgpu::is_export(entry.symbol)) << entry.symbol;
+    const std::string row = std::string(entry.base) + " " + std::to_string(entry.since) + " " + entry.flavour;
+    EXPECT_TRUE(rows.insert(row).second) << entry.symbol;
+  }
   EXPECT_EQ(rows.size(), 637U);  // the exports of the toolkit's link stub
 }
 
