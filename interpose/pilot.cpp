@@ -81,18 +81,20 @@ void Pilot::record(const policy::Launch& launch, bool is_copy) {
   is_copy ? recorder_.copy(launch) : recorder_.launch(launch);
 }
 
-bool Pilot::iteration_completed(std::uint64_t launches, double confidence, std::uint64_t budget_bytes) {
+bool Pilot::iteration_completed(std::uint64_t launches, double confidence, std::uint64_t footprint_bytes,
+                                std::uint64_t budget_bytes) {
   const std::lock_guard lock(mutex_);
   budget_bytes_ = budget_bytes;
-  if (is_shut_.load(std::memory_order_relaxed) || confidence < kLeastConfidence || is_following_ || request_ ||
-      is_planning_ || !uvm::Progress::is_supported(driver_)) {
+  recorder_.end_iteration(launches);
+  if (footprint_bytes <= budget_bytes || is_shut_.load(std::memory_order_relaxed) || confidence < kLeastConfidence ||
+      is_following_ || request_ || is_planning_ || !uvm::Progress::is_supported(driver_)) {
     return false;
   }
   if (iterations_to_skip_ > 0) {
     --iterations_to_skip_;
     return false;
   }
-  std::optional<policy::Iteration> iteration = recorder_.last_iteration(launches);
+  std::optional<policy::Iteration> iteration = recorder_.last_iteration();
   if (!iteration || (plan_ != nullptr && are_alike(*plan_->iteration, *iteration))) return false;
   request_ = Request{std::make_shared<const policy::Iteration>(std::move(*iteration)), {}, budget_bytes};
   return true;
@@ -136,7 +138,7 @@ Pilot::Clearance Pilot::enqueue(const policy::Launch& launch, CUstream stream,
   Flight& flight = flights_.back();
   const policy::PlanFollower::Enqueued enqueued = flight.follower->enqueue(launch, extents_);
   clearance.is_planned = enqueued.match != Match::Diverged;
-  clearance.is_foreign = enqueued.match == Match::Foreign;
+  clearance.is_certain = enqueued.is_settled;
   if (enqueued.match == Match::Diverged) {
     ++totals_.divergences;
     const bool was_short =
@@ -199,6 +201,11 @@ void Pilot::land(Clearance& clearance) {
 void Pilot::believe() {
   const Flight& flight = flights_.front();
   believed_ = flight.follower->has_begun() ? flight.follower->on_device() : flight.resident;
+}
+
+bool Pilot::is_following() const {
+  const std::lock_guard lock(mutex_);
+  return is_following_;
 }
 
 bool Pilot::is_in_plan(policy::ExtentId extent) const {
@@ -295,6 +302,12 @@ void Pilot::plan() {
       iterations_to_skip_ = (1U << declined_) - 1;
       continue;
     }
+    log(LogLevel::Info, [&] {
+      return fmt::format("plan: {} launches in {} steps, {:.3f} ms expected, {:.3f} ms without stalls, {} evaluations",
+                         made->iteration->launches.size(), made->steps.count(),
+                         static_cast<double>(made->plan.cost.iteration_ns) / 1e6,
+                         static_cast<double>(made->map.compute_ns()) / 1e6, made->plan.evaluations);
+    });
     declined_ = 0;
     ++totals_.plans;
     totals_.plan_evaluations += made->plan.evaluations;

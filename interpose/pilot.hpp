@@ -59,7 +59,8 @@ class Pilot {
   void record(const policy::Launch& launch, bool is_copy);
   // The launch just recorded ended an iteration of so many launches. True if a plan is wanted: call wake_planner() when
   // the lock is free again.
-  [[nodiscard]] bool iteration_completed(std::uint64_t launches, double confidence, std::uint64_t budget_bytes);
+  [[nodiscard]] bool iteration_completed(std::uint64_t launches, double confidence, std::uint64_t footprint_bytes,
+                                         std::uint64_t budget_bytes);
 
   // True as long as launches must come through enqueue(). Any thread, without the lock.
   [[nodiscard]] bool is_engaged() const noexcept { return is_engaged_.load(std::memory_order_acquire); }
@@ -67,7 +68,7 @@ class Pilot {
   // What must be enqueued before a launch of the program, in this order.
   struct Clearance {
     bool is_planned = false;   // the plan goes on with the launch, or after it
-    bool is_foreign = false;   // but does not know it: nobody brings its data
+    bool is_certain = false;   // and its data will be there
     bool has_begun = false;    // it is the first of a plan: what is resident and not part of the plan should go
     bool has_ended = false;    // the program has turned away: what the engine believes of places is out of date
     std::uint8_t reports = 0;  // streams that report `reported` steps as finished, bit i for stream i
@@ -81,6 +82,7 @@ class Pilot {
   // `is_resident(extent)` is the engine's belief; asked when a plan begins.
   [[nodiscard]] Clearance enqueue(const policy::Launch& launch, CUstream stream,
                                   const std::function<bool(policy::ExtentId)>& is_resident);
+  [[nodiscard]] bool is_following() const;
   [[nodiscard]] bool is_in_plan(policy::ExtentId extent) const;
   [[nodiscard]] std::uint64_t planned_launches() const;  // of one iteration; 0 without a plan
   // After has_ended: which of the live extents are on the device, as far as the plan knows.
@@ -181,7 +183,7 @@ class Pilot {
   std::uint32_t refinements_ = 0;  // of plan_, by what was measured
   std::deque<Flight> flights_;     // the first is what the device does, the last what the program enqueues
   bool is_following_ = false;      // the program is in the last one
-  std::uint64_t next_step_ = 0;    // the first that no flight has
+  std::uint64_t next_step_ = 1;    // the first that no flight has; words begin as 0
   std::uint64_t opened_ = 0;
   std::vector<policy::Range> believed_;  // on the device when the program turned away
   bool must_resync_ = false;             // the engine has not heard of that yet

@@ -55,9 +55,12 @@ class PatternRecorder {
   void launch(const Launch& launch);
   void copy(const Launch& launch);
 
-  // The last `launches` launches with the copies before and between them, if what came before was the same with data
-  // that comes round: what persists in the same place, temporaries born in the same place. Nothing otherwise.
-  [[nodiscard]] std::optional<Iteration> last_iteration(std::uint64_t launches) const;
+  // An iteration of `launches` launches, by itself or with something in between, ends here.
+  void end_iteration(std::uint64_t launches);
+  // The last iteration, if it did the same as the one before it with data that comes round: what persists in the same
+  // place, temporaries born in the same place. What only one of the two has - a logged value, an evaluation - is left
+  // out if it is in one piece. Nothing if they differ otherwise.
+  [[nodiscard]] std::optional<Iteration> last_iteration() const;
   [[nodiscard]] std::size_t memory_bytes() const noexcept;
 
  private:
@@ -94,9 +97,17 @@ class PatternRecorder {
     std::uint32_t blocks = 0;
   };
 
+  // The calls of an iteration, by their places in records_.
+  using Calls = std::vector<std::uint64_t>;
+
   void record(const Launch& event);
-  [[nodiscard]] std::optional<std::uint64_t> begin_of_last(std::uint64_t launches) const noexcept;
-  [[nodiscard]] bool are_alike(std::uint64_t begin, std::uint64_t before, std::uint64_t launches) const noexcept;
+  [[nodiscard]] std::uint64_t end_of_launch(std::uint32_t launch) const noexcept;
+  [[nodiscard]] std::uint64_t operands_end(std::uint64_t record) const noexcept;
+  [[nodiscard]] bool are_alike(std::uint64_t a, std::uint64_t b) const noexcept;
+  enum class Insertion : std::uint8_t { Early, Late };
+  [[nodiscard]] bool align(Calls& before, Calls& now, Insertion insertion) const;
+  [[nodiscard]] std::optional<Iteration> repetition(const Calls& before, const Calls& now) const;
+  [[nodiscard]] std::vector<Operand> operands_of(const Calls& calls) const;
 
   static constexpr std::size_t kMostLaunches = 2 * (IterationDetector::kMaxPeriodLaunches + 1);
   static constexpr std::size_t kOperandsPerLaunch = 4;
@@ -106,6 +117,10 @@ class PatternRecorder {
   std::vector<Live> live_;  // by ExtentId
   std::uint32_t last_instance_ = 0;
   std::uint32_t launches_ = 0;
+  // Where the last iteration and the one before it begin, and where the last ends.
+  std::uint64_t begin_before_ = 0;
+  std::uint64_t begin_ = 0;
+  std::uint64_t end_ = 0;
 };
 
 }  // namespace hmshim::policy

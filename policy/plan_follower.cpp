@@ -50,9 +50,11 @@ PlanFollower::PlanFollower(std::shared_ptr<const LearnedPlan> plan, Tick first_s
       lives_(plan_->iteration->extents.size()),
       opened_ns_(plan_->steps.count()),
       measured_ns_(plan_->steps.count()) {
+  is_planned_.resize(extents.size());
   for (PatternExtent extent = 0; extent < lives_.size(); ++extent) {
     const Iteration::Extent& expected = plan_->iteration->extents[extent];
     if (expected.born == kPersistent && is_live(extents, expected.id)) {
+      is_planned_[expected.id] = true;
       lives_[extent].push_back({0, extents[expected.id].base});
     }
   }
@@ -64,14 +66,18 @@ bool PlanFollower::may_begin(const LearnedPlan& plan, const Launch& launch, std:
 
 PlanFollower::Enqueued PlanFollower::enqueue(const Launch& launch, std::span<const LiveExtent> extents) {
   if (!matches(*plan_, position_, launch, extents) || !continues_lives(launch, extents)) {
-    return {++foreign_launches_ <= kMostForeignLaunches ? Match::Foreign : Match::Diverged};
+    return {judge_foreign(launch, extents)};
   }
   foreign_launches_ = 0;
+  foreign_bytes_ = 0;
   ++followed_launches_;
   const Steps& steps = plan_->steps;
   const LaunchIndex step = steps.step_of_launch[position_];
   const Tick tick = round_ * steps.count() + step;
-  Enqueued enqueued{Match::Expected, first_step_ + tick, steps.first_launch[step] == position_, false};
+  Enqueued enqueued{.match = Match::Expected,
+                    .step = first_step_ + tick,
+                    .is_settled = ++settled_launches_ > plan_->iteration->launches.size(),
+                    .begins_step = steps.first_launch[step] == position_};
   if (enqueued.begins_step) {
     streams_begun_ = 0;
     enqueued_end_ = enqueued.step + 1;
@@ -85,6 +91,16 @@ PlanFollower::Enqueued PlanFollower::enqueue(const Launch& launch, std::span<con
     ++round_;
   }
   return enqueued;
+}
+
+PlanFollower::Match PlanFollower::judge_foreign(const Launch& launch, std::span<const LiveExtent> extents) {
+  for (const ExtentId id : launch.touched) {
+    const bool is_planned = id < is_planned_.size() && is_planned_[id];
+    if (is_live(extents, id) && !is_planned) foreign_bytes_ += extents[id].bytes;
+  }
+  const bool is_little =
+      ++foreign_launches_ <= kMostForeignLaunches && foreign_bytes_ <= plan_->capacity_bytes / kForeignPerCapacity;
+  return is_little ? Match::Foreign : Match::Diverged;
 }
 
 // What was born under this plan is what the launch names, not its successor of a later round.

@@ -52,6 +52,7 @@ class PlanFollower {
   struct Enqueued {
     Match match;
     Tick step = 0;               // that the launch belongs to; what follows is about this launch
+    bool is_settled = false;     // for a whole iteration nothing else has been enqueued
     bool begins_step = false;    // the step before it is complete
     bool begins_stream = false;  // its stream's first of the step: must not run before opened() > step
   };
@@ -109,6 +110,8 @@ class PlanFollower {
   };
   static constexpr Tick kPromisedSteps = 8;  // hides how long it takes to hear of a step's end and to open the next
   static constexpr std::uint32_t kMostForeignLaunches = 64;
+  // Share of the capacity that data outside of the plan may take before it displaces the plan's.
+  static constexpr std::uint64_t kForeignPerCapacity = 16;
 
   [[nodiscard]] LaunchIndex index(Tick step) const noexcept {
     return static_cast<LaunchIndex>((step - first_step_) % plan_->steps.count());
@@ -116,6 +119,7 @@ class PlanFollower {
   [[nodiscard]] const Life* life_of(PieceIndex piece, Tick tick) const;
   [[nodiscard]] std::optional<Range> range_of(PieceIndex piece, Tick tick) const;
   void bind(LaunchIndex launch, const Launch& event, std::span<const LiveExtent> extents, Tick tick);
+  [[nodiscard]] Match judge_foreign(const Launch& launch, std::span<const LiveExtent> extents);
   [[nodiscard]] bool continues_lives(const Launch& event, std::span<const LiveExtent> extents) const;
   [[nodiscard]] Tick openable_end() const;
   void skip_to_birth();
@@ -129,9 +133,12 @@ class PlanFollower {
   LaunchIndex position_ = 0;  // the launch that is expected next
   Tick round_ = 0;
   Tick enqueued_end_;
-  std::uint8_t streams_begun_ = 0;  // in the step under way
-  std::uint32_t foreign_launches_ = 0;
+  std::uint8_t streams_begun_ = 0;      // in the step under way
+  std::uint32_t foreign_launches_ = 0;  // in a row, and the bytes that they touch beside the plan's
+  std::uint64_t foreign_bytes_ = 0;
+  std::vector<bool> is_planned_;  // by ExtentId: persists in the plan
   std::uint64_t followed_launches_ = 0;
+  std::uint64_t settled_launches_ = 0;  // since the last foreign one
   bool has_ended_ = false;
   std::vector<std::vector<Life>> lives_;  // by extent of the plan, oldest first
 

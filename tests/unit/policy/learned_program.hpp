@@ -18,12 +18,11 @@
 
 namespace hmshim::policy {
 
-// What one call of the program does to the recorder and the follower alike.
-struct ProgramLaunch {
-  std::uint64_t signature;
-  std::vector<ExtentId> touched;
-  std::uint8_t stream = 0;
-};
+// The iteration that the last so many launches are.
+inline std::optional<Iteration> last_iteration(PatternRecorder& recorder, std::uint64_t launches) {
+  recorder.end_iteration(launches);
+  return recorder.last_iteration();
+}
 
 // `layers` weights of `blocks` blocks each that live for ever; each layer's activation is born forwards and freed
 // backwards. Ids of activations are used again as the driver's table does: the lowest free one first.

@@ -16,9 +16,8 @@ constexpr std::uint64_t kBytes = kBlocks * kBlockBytes;
 constexpr std::uint64_t kCapacity = 9 * kBytes;  // of 16 extents at the turn of the iteration
 constexpr CostModel kCost{.h2d_bytes_per_s = 20e9, .d2h_bytes_per_s = 20e9, .clean_copies = false};
 
-std::shared_ptr<const LearnedPlan> plan_of(const PatternRecorder& recorder, std::uint32_t launches,
-                                           std::uint64_t launch_ns) {
-  auto iteration = recorder.last_iteration(launches);
+std::shared_ptr<const LearnedPlan> plan_of(PatternRecorder& recorder, std::uint32_t launches, std::uint64_t launch_ns) {
+  auto iteration = last_iteration(recorder, launches);
   if (!iteration) return nullptr;
   return make_learned_plan(std::make_shared<const Iteration>(std::move(*iteration)),
                            std::vector<std::uint64_t>(launches, launch_ns), kCost, kCapacity);
@@ -226,6 +225,7 @@ TEST(PlanFollower, foreign_launches_are_waited_out_and_too_many_are_a_divergence
   run.program.iterate([&](const Launch& launch) {
     Launch other = launch;
     other.signature = 77;
+    other.touched = launch.touched.first(1);  // the weight
     EXPECT_EQ(run.enqueue(other), PlanFollower::Match::Foreign);
     ++foreign;
     EXPECT_EQ(run.enqueue(launch), PlanFollower::Match::Expected);
@@ -236,6 +236,15 @@ TEST(PlanFollower, foreign_launches_are_waited_out_and_too_many_are_a_divergence
         run.enqueue({.tick = 0, .signature = 77, .time_ns = 0, .touched = {}}) == PlanFollower::Match::Diverged;
   }
   EXPECT_TRUE(has_diverged);
+}
+
+TEST(PlanFollower, little_foreign_data_is_let_pass_and_much_is_a_divergence) {
+  Scene run(20'000);
+  run.begin();
+  const ExtentId stranger = run.program.allocate();  // a ninth of the capacity
+  const std::vector<ExtentId> planned{0}, strange{stranger};
+  EXPECT_EQ(run.enqueue({.tick = 0, .signature = 77, .time_ns = 0, .touched = planned}), PlanFollower::Match::Foreign);
+  EXPECT_EQ(run.enqueue({.tick = 0, .signature = 77, .time_ns = 0, .touched = strange}), PlanFollower::Match::Diverged);
 }
 
 TEST(PlanFollower, random_launches_among_the_expected_ones_change_nothing_about_the_data) {

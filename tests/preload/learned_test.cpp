@@ -1,0 +1,143 @@
+// The policy `learned` on the simulated GPU: a training loop of twice the device's memory, planned from its third
+// iteration on.
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "tests/support/guest_process.hpp"
+
+namespace hmshim::support {
+namespace {
+
+// Tensors of 8 MiB: 8 weights, 8 gradients, 9 activations and one more; the budget is 90 % of the device.
+constexpr const char* kSmall = "128MiB";
+constexpr const char* kLarge = "1GiB";
+
+Environment device(const char* capacity) {
+  return {{"SIMGPU_CAPACITY", capacity}, {"SIMGPU_KERNELS", build_dir() / "guests" / "liblayers_kernels.so"}};
+}
+
+GuestResult run(const Environment& environment, const std::vector<std::string>& args) {
+  return run_guest({.program = guest_program("layers"), .args = args, .environment = environment});
+}
+
+GuestResult run_with(const char* policy, const std::vector<std::string>& args, const Environment& more = {}) {
+  Environment environment = device(kSmall);
+  environment["HMSHIM_POLICY"] = policy;
+  for (const auto& [name, value] : more) environment[name] = value;
+  return run(on_simgpu_with_shim(environment), args);
+}
+
+// The line that begins with `weights`.
+std::string weights(const GuestResult& result) {
+  const std::size_t at = result.out.find("weights ");
+  return at == std::string::npos ? "nothing" : result.out.substr(at);
+}
+
+std::vector<double> iteration_ms(const GuestResult& result) {
+  std::vector<double> times;
+  std::istringstream lines(result.out);
+  for (std::string line; std::getline(lines, line);) {
+    int iteration = 0;
+    double ms = 0;
+    if (std::sscanf(line.c_str(), "iteration %d ms %lf", &iteration, &ms) == 2) times.push_back(ms);
+  }
+  return times;
+}
+
+nlohmann::json totals(const std::string& report) {
+  for (const auto& record : read_json_lines(report)) {
+    if (record.at("kind") == "exit") return record.at("devices").at(0);
+  }
+  return {};
+}
+
+TEST(Learned, is_twice_as_fast_as_on_demand_from_the_third_iteration_on) {
+  const auto demand = run_with("on_demand", {"--times"});
+  const auto learned = run_with("learned", {"--times"});
+  ASSERT_TRUE(learned.succeeded()) << learned.describe();
+  EXPECT_EQ(weights(learned), weights(demand));
+  EXPECT_EQ(learned.err, "");
+  const auto demand_ms = iteration_ms(demand), learned_ms = iteration_ms(learned);
+  ASSERT_EQ(learned_ms.size(), 6U);
+  EXPECT_LT(learned_ms[2], 0.65 * demand_ms[2]) << "the first planned iteration still finds data in the wrong place";
+  for (std::size_t i = 3; i < 6; ++i) EXPECT_LT(learned_ms[i], 0.5 * demand_ms[i]) << "iteration " << i + 1;
+}
+
+TEST(Learned, misses_nothing_in_the_steady_state) {
+  const TempDir folder;
+  const auto result = run_with("learned", {}, {{"HMSHIM_REPORT", folder.file("report")}});
+  ASSERT_TRUE(result.succeeded()) << result.describe();
+  int steady = 0;
+  for (const auto& record : read_json_lines(folder.file("report"))) {
+    if (record.at("kind") != "iteration" || record.at("iteration").get<int>() == 0) continue;
+    if (record.at("planned_launches").get<int>() < 20) continue;
+    EXPECT_EQ(record.at("h2d_demand_bytes"), 0) << record;
+    ++steady;
+  }
+  EXPECT_GE(steady, 3);
+}
+
+TEST(Learned, gives_the_same_virtual_times_in_every_run) {
+  const auto first = run_with("learned", {"--times", "--allocates", "--log-every", "1"});
+  ASSERT_TRUE(first.succeeded()) << first.describe();
+  for (int i = 0; i < 4; ++i)
+    EXPECT_EQ(run_with("learned", {"--times", "--allocates", "--log-every", "1"}).out, first.out);
+}
+
+// Whatever the program does: its results are those of a device on which everything fits, and it is never slower than
+// on demand by more than a little.
+TEST(Learned, results_and_times_hold_whatever_the_program_does) {
+  const std::vector<std::vector<std::string>> programs = {
+      {"--allocates"},
+      {"--evaluate-every", "2"},
+      {"--evaluate-every", "3", "--allocates"},
+      {"--log-every", "2"},
+      {"--shuffles"},
+      {"--us", "50"},
+      {"--us", "2000", "--layers", "12", "--mib", "5"},
+      {"--allocates", "--evaluate-every", "2", "--log-every", "3", "--iterations", "9"},
+  };
+  for (std::vector<std::string> args : programs) {
+    args.emplace_back("--times");
+    const auto fits = run(on_simgpu(device(kLarge)), args);
+    const auto demand = run_with("on_demand", args);
+    const auto learned = run_with("learned", args);
+    ASSERT_TRUE(learned.succeeded()) << learned.describe();
+    EXPECT_EQ(weights(learned), weights(fits)) << learned.describe();
+    const auto demand_ms = iteration_ms(demand), learned_ms = iteration_ms(learned);
+    double demand_sum = 0, learned_sum = 0;
+    for (std::size_t i = 0; i < learned_ms.size(); ++i) {
+      demand_sum += demand_ms[i];
+      learned_sum += learned_ms[i];
+    }
+    EXPECT_LE(learned_sum, 1.02 * demand_sum) << learned.describe() << demand.out;
+  }
+}
+
+TEST(Learned, a_program_that_exits_in_the_middle_of_a_planned_iteration_ends) {
+  const auto result = run_with("learned", {"--stop-at", "5"});
+  EXPECT_TRUE(result.succeeded()) << result.describe();
+  EXPECT_LT(result.seconds, 20);
+}
+
+TEST(Learned, plans_nothing_where_everything_fits) {
+  const TempDir folder;
+  const auto result = run(on_simgpu_with_shim([&] {
+                            Environment environment = device(kLarge);
+                            environment["HMSHIM_POLICY"] = "learned";
+                            environment["HMSHIM_REPORT"] = folder.file("report");
+                            return environment;
+                          }()),
+                          {});
+  ASSERT_TRUE(result.succeeded()) << result.describe();
+  EXPECT_EQ(totals(folder.file("report")).at("plans"), 0);
+}
+
+}  // namespace
+}  // namespace hmshim::support
