@@ -14,6 +14,8 @@ std::string_view to_string(Bypass reason) noexcept {
       return "unknown_parameters";
     case Bypass::unmanaged_device:
       return "unmanaged_device";
+    case Bypass::foreign_pool:
+      return "foreign_pool";
   }
   return "unknown";
 }

@@ -17,8 +17,9 @@ enum class Bypass : std::uint8_t {
   graph_launch,           // its kernels are not seen one by one
   unknown_parameters,     // a kernel whose parameter layout the driver does not tell
   unmanaged_device,       // allocated on a device that cannot migrate
+  foreign_pool,           // from a memory pool that must be the driver's: shareable, or not of plain device memory
 };
-inline constexpr std::size_t kBypassCount = 5;
+inline constexpr std::size_t kBypassCount = 6;
 
 [[nodiscard]] std::string_view to_string(Bypass reason) noexcept;
 

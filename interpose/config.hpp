@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "interpose/granularity.hpp"
 #include "interpose/log.hpp"
 
 namespace hmshim::interpose {

@@ -17,6 +17,15 @@ constexpr std::size_t kQueueSlots = 16384;
 // Copies have no kernel; the extents they name tell them apart.
 constexpr std::uint64_t kCopySignature = 0x636F7079;
 
+void add_flight(Counters& counters, const PilotTotals& now, const PilotTotals& before) {
+  counters.planned_launches = now.planned_launches - before.planned_launches;
+  counters.gates = now.gates - before.gates;
+  counters.divergences = now.divergences - before.divergences;
+  counters.plans = now.plans - before.plans;
+  counters.plan_evaluations = now.plan_evaluations - before.plan_evaluations;
+  counters.plan_ns = now.plan_ns - before.plan_ns;
+}
+
 }  // namespace
 
 // What the launch path believes of each extent, readable without the lock: the device it belongs to and whether it is
@@ -53,10 +62,14 @@ class EngineHost::Hints {
 };
 
 EngineHost::EngineHost(const uvm::DriverApi& driver, uvm::Migrator& migrator, Report& report, std::string_view policy,
-                       std::span<const std::uint64_t> budgets_bytes)
+                       std::span<const std::uint64_t> budgets_bytes, bool can_discard)
     : driver_(driver), migrator_(migrator), report_(report), queue_(kQueueSlots), hints_(std::make_unique<Hints>()) {
+  const bool learns = policy == "learned";
   for (const std::uint64_t budget_bytes : budgets_bytes) {
-    devices_.push_back({std::make_unique<policy::Engine>(policy::EngineConfig{policy, budget_bytes}), budget_bytes});
+    Device& device = devices_.emplace_back();
+    device.engine = std::make_unique<policy::Engine>(policy::EngineConfig{policy, budget_bytes, can_discard});
+    device.budget_bytes = budget_bytes;
+    if (learns) device.pilot = std::make_unique<Pilot>(driver, static_cast<std::uint16_t>(devices_.size() - 1));
   }
 }
 
@@ -66,19 +79,86 @@ void EngineHost::allocated(const uvm::Allocation& allocation) {
   const std::lock_guard lock(mutex_);
   digest_queue();
   hints_->set(allocation.extent, allocation.device, false);
-  // Size and ordinal tell the allocations of one iteration from each other and find them again in the next: frameworks
-  // allocate from few call sites, and addresses move.
   Device& device = devices_[allocation.device];
-  device.engine->allocated({allocation.extent, policy::round_up_to_block(allocation.bytes),
-                            allocation.bytes * 0x9E3779B97F4A7C15ULL + device.allocations});
-  ++device.allocations;
+  device.engine->allocated(event_of(allocation));
+  if (device.pilot) {
+    device.pilot->allocated(allocation.extent, allocation.base, policy::round_up_to_block(allocation.bytes),
+                            allocation.context);
+  }
 }
+
+// Size and ordinal tell the allocations of one iteration from each other and find them again in the next: frameworks
+// allocate from few call sites, and addresses move.
+policy::Allocated EngineHost::event_of(const uvm::Allocation& allocation) {
+  const std::uint64_t ordinal = devices_[allocation.device].allocations++;
+  return {allocation.extent, policy::round_up_to_block(allocation.bytes),
+          allocation.bytes * 0x9E3779B97F4A7C15ULL + ordinal};
+}
+
+void EngineHost::retired(const uvm::Allocation& allocation) {
+  const std::lock_guard lock(mutex_);
+  digest_queue();
+  const Device& device = devices_[allocation.device];
+  device.engine->retired({allocation.extent});
+  if (device.pilot) device.pilot->freed(allocation.extent);
+}
+
+void EngineHost::revived(const uvm::Allocation& allocation) {
+  const std::lock_guard lock(mutex_);
+  digest_queue();
+  Device& device = devices_[allocation.device];
+  device.engine->revived(event_of(allocation));
+  if (device.pilot) {
+    device.pilot->allocated(allocation.extent, allocation.base, policy::round_up_to_block(allocation.bytes),
+                            allocation.context);
+  }
+}
+
+void EngineHost::reshaped(std::span<const policy::ExtentId> before, std::span<const uvm::Allocation> after) {
+  const std::lock_guard lock(mutex_);
+  digest_queue();
+  const std::uint16_t ordinal = hints_->device(before.front());  // a pool is of one device
+  bool is_resident = true;
+  for (const policy::ExtentId extent : before) {
+    is_resident &= hints_->is_resident(extent);
+    hints_->set(extent, ordinal, false);
+  }
+  std::vector<policy::Allocated> parts;
+  for (const uvm::Allocation& part : after) {
+    parts.push_back({part.extent, policy::round_up_to_block(part.bytes), 0});
+    hints_->set(part.extent, ordinal, is_resident);
+  }
+  devices_[ordinal].engine->reshaped(before, parts);
+}
+
+void EngineHost::populate(policy::ExtentId extent, std::uint16_t device, CUstream stream) {
+  policy::Actions actions;
+  {
+    const std::lock_guard lock(mutex_);
+    digest_queue();
+    if (devices_[device].pilot && devices_[device].pilot->is_following()) return;  // the plan does it when it is time
+    devices_[device].engine->populate(extent, actions_);
+    for (const policy::Action& action : actions_) hints_->set(action.extent, device, action.extent == extent);
+    actions.swap(actions_);
+  }
+  carry_out(actions, stream);
+}
+
+bool EngineHost::is_resident(policy::ExtentId extent) const noexcept { return hints_->is_resident(extent); }
 
 void EngineHost::freed(const uvm::Allocation& allocation) {
   const std::lock_guard lock(mutex_);
   digest_queue();
   hints_->set(allocation.extent, allocation.device, false);
-  devices_[allocation.device].engine->freed({allocation.extent});
+  const Device& device = devices_[allocation.device];
+  device.engine->freed({allocation.extent});
+  if (device.pilot) device.pilot->freed(allocation.extent);
+}
+
+void EngineHost::leave_context(std::uint64_t context) noexcept {
+  for (const Device& device : devices_) {
+    if (device.pilot && device.pilot->is_of(context)) device.pilot->shut();
+  }
 }
 
 void EngineHost::set_budget(std::uint16_t device, std::uint64_t budget_bytes) {
@@ -99,15 +179,35 @@ std::uint64_t EngineHost::stamp(std::uint64_t signature) const noexcept {
   return boundary == 0 || boundary == signature ? driver_.now_ns() : 0;
 }
 
+// Streams are few and live long. Those that do not find a number are not told apart, and what they do is not planned.
+// That goes for the own streams of all threads but the first, too: one handle means them all.
+std::uint8_t EngineHost::number_of(CUstream stream) noexcept {
+  static thread_local const char thread = 0;
+  if (stream == CU_STREAM_PER_THREAD) {
+    const char* known = nullptr;
+    if (!thread_with_stream_.compare_exchange_strong(known, &thread) && known != &thread) return policy::kOtherStream;
+  }
+  for (std::uint8_t number = 0; number < streams_.size(); ++number) {
+    CUstream known = streams_[number].load(std::memory_order_relaxed);
+    if (known == nullptr && streams_[number].compare_exchange_strong(known, stream)) return number;
+    if (known == stream) return number;
+  }
+  return policy::kOtherStream;
+}
+
 void EngineHost::launch(std::uint64_t signature, std::span<const policy::ExtentId> extents, CUstream stream) {
-  submit({tick_.fetch_add(1, std::memory_order_relaxed), signature, stamp(signature), extents}, false, stream);
+  submit({tick_.fetch_add(1, std::memory_order_relaxed), signature, stamp(signature), extents, number_of(stream)},
+         false, stream);
 }
 
 void EngineHost::copy(std::span<const policy::ExtentId> extents, CUstream stream) {
-  submit({tick_.fetch_add(1, std::memory_order_relaxed), kCopySignature, stamp(kCopySignature), extents}, true, stream);
+  submit({tick_.fetch_add(1, std::memory_order_relaxed), kCopySignature, stamp(kCopySignature), extents,
+          number_of(stream)},
+         true, stream);
 }
 
 void EngineHost::submit(const policy::Launch& launch, bool is_copy, CUstream stream) {
+  if (is_flying()) return fly(launch, is_copy, stream);
   if (are_resident(launch.touched)) {
     queue_.push(launch, is_copy);
     if (queue_.is_half_full()) settle();
@@ -120,7 +220,93 @@ void EngineHost::submit(const policy::Launch& launch, bool is_copy, CUstream str
     digest(launch, is_copy);
     actions.swap(actions_);
   }
-  if (gate().is_active()) migrator_.execute(actions, stream);
+  carry_out(actions, stream);
+  wake_planners();
+}
+
+void EngineHost::carry_out(const policy::Actions& actions, CUstream stream) {
+  if (!gate().is_active()) return;
+  std::vector<policy::ExtentId> discards;
+  for (const policy::Action& action : actions) {
+    if (action.kind == policy::ActionKind::Discard) discards.push_back(action.extent);
+  }
+  if (!discards.empty() && discarder_ != nullptr) discarder_->discard(discards);
+  migrator_.execute(actions, stream);
+}
+
+bool EngineHost::is_flying() const noexcept {
+  return std::any_of(devices_.begin(), devices_.end(),
+                     [](const Device& device) { return device.pilot && device.pilot->is_engaged(); });
+}
+
+void EngineHost::wake_planners() {
+  if (!wants_plan_.load(std::memory_order_relaxed) || !wants_plan_.exchange(false)) return;
+  for (const Device& device : devices_) {
+    if (device.pilot) device.pilot->wake_planner();
+  }
+}
+
+std::optional<std::uint16_t> EngineHost::only_device_of(const policy::Launch& launch) const noexcept {
+  if (launch.touched.empty()) return last_device_;
+  const std::uint16_t first = hints_->device(launch.touched.front());
+  const bool is_only = std::all_of(launch.touched.begin(), launch.touched.end(),
+                                   [&](policy::ExtentId extent) { return hints_->device(extent) == first; });
+  return is_only ? std::optional(first) : std::nullopt;
+}
+
+void EngineHost::fly(const policy::Launch& launch, bool is_copy, CUstream stream) {
+  policy::Actions actions;
+  Pilot::Clearance clearance;
+  Pilot* pilot = nullptr;
+  {
+    const std::lock_guard lock(mutex_);
+    digest_queue();
+    const std::optional<std::uint16_t> ordinal = only_device_of(launch);
+    if (ordinal) pilot = devices_[*ordinal].pilot.get();
+    if (pilot != nullptr) {
+      const policy::Engine& engine = *devices_[*ordinal].engine;
+      clearance = pilot->enqueue(launch, stream, [&](policy::ExtentId extent) { return engine.is_resident(extent); });
+      if (clearance.has_begun) demote_strangers(*ordinal);
+      if (clearance.has_ended) resynchronise(*ordinal);
+    }
+    if (clearance.is_planned) {
+      feed(*ordinal, launch, is_copy, &clearance);
+    } else {
+      digest(launch, is_copy);
+    }
+    actions.swap(actions_);
+  }
+  if (!gate().is_active()) {
+    if (pilot != nullptr) pilot->shut();
+    return;
+  }
+  carry_out(actions, stream);
+  if (pilot != nullptr) pilot->issue(clearance, stream);
+  wake_planners();
+}
+
+// What has not been touched for an iteration and is in no plan would take memory that the plan counts on.
+void EngineHost::demote_strangers(std::uint16_t ordinal) {
+  policy::Engine& engine = *devices_[ordinal].engine;
+  const Pilot& pilot = *devices_[ordinal].pilot;
+  const std::span<const policy::LiveExtent> extents = pilot.extents();
+  for (policy::ExtentId id = 0; id < extents.size(); ++id) {
+    if (!engine.is_resident(id) || pilot.is_in_plan(id) || engine.staleness(id) <= pilot.planned_launches()) continue;
+    actions_.push_back({policy::ActionKind::Demote, id});
+    engine.count_planned(0, extents[id].bytes);
+    engine.place(id, false);
+    hints_->set(id, ordinal, false);
+  }
+}
+
+void EngineHost::resynchronise(std::uint16_t ordinal) {
+  policy::Engine& engine = *devices_[ordinal].engine;
+  const Pilot& pilot = *devices_[ordinal].pilot;
+  for (policy::ExtentId id = 0; id < pilot.extents().size(); ++id) {
+    if (pilot.extents()[id].bytes == 0) continue;
+    if (pilot.is_in_plan(id)) engine.place(id, pilot.is_on_device(id));
+    hints_->set(id, ordinal, engine.is_resident(id));
+  }
 }
 
 void EngineHost::settle() noexcept {
@@ -130,6 +316,10 @@ void EngineHost::settle() noexcept {
       if (!lock.owns_lock()) return;
       digest_queue();
     }
+    for (const Device& device : devices_) {
+      if (device.pilot && device.pilot->is_engaged()) device.pilot->settle();
+    }
+    wake_planners();
     report_.flush();
   } catch (...) {
     gate().pass_through(Reason::internal_error);
@@ -143,18 +333,10 @@ void EngineHost::digest_queue() {
 // A launch may name extents of several devices (peer access): each engine hears of its own. One that names none is
 // counted where the last one was. The caller holds mutex_.
 void EngineHost::digest(const policy::Launch& launch, bool is_copy) {
-  if (launch.touched.empty()) {
-    feed(last_device_, launch, is_copy);
-    return;
-  }
-  const std::uint16_t first = hints_->device(launch.touched.front());
+  if (const auto only = only_device_of(launch)) return feed(*only, launch, is_copy);
   const auto is_of = [this](std::uint16_t device) {
     return [this, device](policy::ExtentId extent) { return hints_->device(extent) == device; };
   };
-  if (devices_.size() == 1 || std::all_of(launch.touched.begin(), launch.touched.end(), is_of(first))) {
-    feed(first, launch, is_copy);
-    return;
-  }
   for (std::uint16_t device = 0; device < devices_.size(); ++device) {
     policy::ExtentId own[policy::kMaxTouched];
     const auto end = std::copy_if(launch.touched.begin(), launch.touched.end(), own, is_of(device));
@@ -165,11 +347,23 @@ void EngineHost::digest(const policy::Launch& launch, bool is_copy) {
   }
 }
 
-void EngineHost::feed(std::uint16_t ordinal, const policy::Launch& launch, bool is_copy) {
+void EngineHost::feed(std::uint16_t ordinal, const policy::Launch& launch, bool is_copy,
+                      const Pilot::Clearance* clearance) {
   Device& device = devices_[ordinal];
   last_device_ = ordinal;
   const std::size_t first_action = actions_.size();
-  is_copy ? device.engine->copy(launch, actions_) : device.engine->launch(launch, actions_);
+  if (device.pilot) device.pilot->record(launch, is_copy);
+  // Copy engines fault page by page. Where the program does not do what the plan expects, nobody knows what the driver
+  // has sent away: what a copy names is asked for in any case, which costs little if it is there.
+  if (is_copy && device.pilot && device.pilot->is_engaged() && !(clearance != nullptr && clearance->is_certain)) {
+    for (const policy::ExtentId extent : launch.touched) actions_.push_back({policy::ActionKind::Prefetch, extent});
+  }
+  if (clearance != nullptr) {
+    device.engine->count_planned(clearance->fetched_bytes, clearance->written_back_bytes);
+    device.engine->follow(launch, is_copy, actions_);
+  } else {
+    is_copy ? device.engine->copy(launch, actions_) : device.engine->launch(launch, actions_);
+  }
   ++(is_copy ? device.copies : device.launches);
   if (launch.time_ns != 0) {
     if (device.first_ns == 0) device.first_ns = launch.time_ns;
@@ -181,6 +375,14 @@ void EngineHost::feed(std::uint16_t ordinal, const policy::Launch& launch, bool 
   }
   if (const auto iteration = device.engine->take_completed_iteration()) {
     report_.push({ordinal, counters_of(device, *iteration)});
+    if (device.pilot) {
+      device.flown_before = device.pilot->totals();
+      const policy::IterationDetector& detector = device.engine->iterations();
+      if (device.pilot->iteration_completed(detector.period_launches(), iteration->confidence,
+                                            iteration->footprint_bytes, device.budget_bytes)) {
+        wants_plan_.store(true, std::memory_order_relaxed);
+      }
+    }
     boundary_signature_.store(launch.signature, std::memory_order_relaxed);
   }
 }
@@ -200,13 +402,18 @@ Counters EngineHost::counters_of(const Device& device, const policy::IterationSt
   counters.h2d_demand_bytes = stats.migrated.h2d_demand_bytes;
   counters.h2d_prefetch_bytes = stats.migrated.h2d_prefetch_bytes;
   counters.d2h_demote_bytes = stats.migrated.d2h_demote_bytes;
+  counters.discarded_bytes = stats.migrated.discarded_bytes;
   counters.demotions = stats.migrated.demotions;
   counters.budget_excursions = stats.migrated.budget_excursions;
   counters.events_lost = queue_.lost();
+  if (device.pilot) add_flight(counters, device.pilot->totals(), device.flown_before);
   return counters;
 }
 
 void EngineHost::end() {
+  for (const Device& device : devices_) {
+    if (device.pilot) device.pilot->shut();
+  }
   const std::lock_guard lock(mutex_);
   digest_queue();
   for (std::uint16_t ordinal = 0; ordinal < devices_.size(); ++ordinal) {
@@ -235,9 +442,11 @@ std::vector<IterationRecord> EngineHost::totals() {
     record.counters.h2d_demand_bytes = migrated.h2d_demand_bytes;
     record.counters.h2d_prefetch_bytes = migrated.h2d_prefetch_bytes;
     record.counters.d2h_demote_bytes = migrated.d2h_demote_bytes;
+    record.counters.discarded_bytes = migrated.discarded_bytes;
     record.counters.demotions = migrated.demotions;
     record.counters.budget_excursions = migrated.budget_excursions;
     record.counters.events_lost = queue_.lost();
+    if (device.pilot) add_flight(record.counters, device.pilot->totals(), {});
     totals.push_back(record);
   }
   return totals;

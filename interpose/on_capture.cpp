@@ -52,10 +52,12 @@ CUresult on_cuStreamEndCapture_ptsz(CUstream stream, CUgraph* graph) {
 
 CUresult on_cuGraphLaunch(CUgraphExec graph, CUstream stream) {
   Shim::get().bypasses.count(Bypass::graph_launch);
+  Shim::get().pools.note_work(stream_of_legacy(stream));
   return real().cuGraphLaunch(graph, stream);
 }
 CUresult on_cuGraphLaunch_ptsz(CUgraphExec graph, CUstream stream) {
   Shim::get().bypasses.count(Bypass::graph_launch);
+  Shim::get().pools.note_work(stream_of_ptsz(stream));
   return real().cuGraphLaunch_ptsz(graph, stream);
 }
 

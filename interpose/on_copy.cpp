@@ -14,6 +14,7 @@ namespace {
 
 void prepare(CUstream stream, std::initializer_list<CUdeviceptr> addresses) {
   Shim& shim = Shim::get();
+  if (!shim.captures.are_running()) shim.pools.note_work(stream);
   Touched touched;
   for (const CUdeviceptr address : addresses) {
     if (const uvm::Hit hit = shim.allocations.find(address); hit.extent != policy::kNoExtent) touched.add(hit);

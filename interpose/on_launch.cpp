@@ -34,6 +34,7 @@ void announce(const void* function, const Shape& shape, CUstream stream, void** 
     shim.bypasses.count(Bypass::launch_in_capture);
     return;
   }
+  shim.pools.note_work(stream);
   Touched touched;
   if (const ParamLayout* layout = shim.layouts.find(function, shim.driver)) {
     collect_launch(*layout, params, extra, shim.allocations, touched);

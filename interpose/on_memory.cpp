@@ -35,15 +35,11 @@ std::optional<uvm::MemoryInfo> virtual_memory_info(CUdevice device) {
   if (shim.config.meminfo == MemInfo::Device || ordinal >= shim.devices.size() ||
       !shim.devices[ordinal].capabilities.can_manage())
     return std::nullopt;
-  return shim.budget.memory_info(static_cast<std::uint32_t>(device));
-}
-
-// Small allocations cannot be evicted: what they take beyond the part of the device set aside for them is not the
-// policy's to use.
-void fit_budget(Shim& shim, std::uint16_t ordinal) {
-  const Device& device = shim.devices[ordinal];
-  const std::uint64_t taken_bytes = std::min(shim.budget.live_bytes(ordinal).device_backed, device.total_bytes);
-  shim.engines.set_budget(ordinal, std::min(device.budget_bytes, device.total_bytes - taken_bytes));
+  // What the pools hold without a tenant is as good as free.
+  uvm::MemoryInfo info = shim.budget.memory_info(static_cast<std::uint32_t>(device));
+  const uvm::PoolBytes pool = shim.pools.bytes(static_cast<std::uint16_t>(device));
+  info.free_bytes = std::min(info.free_bytes + pool.reserved - pool.used, info.total_bytes);
+  return info;
 }
 
 // The books of an allocation that the driver has already made or taken back: nothing here may fail the guest's call.
@@ -54,7 +50,7 @@ void note_allocated(Shim& shim, const uvm::Allocation& allocation) noexcept {
       shim.engines.allocated(allocation);
     } else {
       shim.device_allocations.add(allocation.backed_bytes);
-      fit_budget(shim, allocation.device);
+      shim.fit_budget(allocation.device);
     }
   });
 }
@@ -62,11 +58,11 @@ void note_allocated(Shim& shim, const uvm::Allocation& allocation) noexcept {
 void note_departed(Shim& shim, const uvm::Allocation& allocation) noexcept {
   contain([&] {
     if (allocation.backing == uvm::Backing::Managed) {
-      shim.managed_allocations.remove(allocation.backed_bytes);
+      if (allocation.is_live) shim.managed_allocations.remove(allocation.backed_bytes);
       shim.engines.freed(allocation);
     } else {
       shim.device_allocations.remove(allocation.backed_bytes);
-      fit_budget(shim, allocation.device);
+      shim.fit_budget(allocation.device);
     }
   });
 }
@@ -75,9 +71,11 @@ void note_departed(Shim& shim, const uvm::Allocation& allocation) noexcept {
 template <class Destroy>
 CUresult end_context(std::uint64_t context, Destroy&& destroy) {
   Shim& shim = Shim::get();
+  shim.engines.leave_context(context);
   const auto departed = shim.backing.destroy_context(context, std::forward<Destroy>(destroy));
   if (!departed) return departed.error().code;
   for (const uvm::Departed& allocation : *departed) note_departed(shim, *allocation);
+  shim.pools.context_ended(context);
   return CUDA_SUCCESS;
 }
 
@@ -99,6 +97,9 @@ CUresult on_cuMemAlloc_v2(CUdeviceptr* address, size_t bytes) {
   }
   shim.report_device(owner.device);
   const uvm::Backing backing = bytes < shim.config.device_threshold ? uvm::Backing::Device : uvm::Backing::Managed;
+  if (backing == uvm::Backing::Managed) {
+    if (uvm::TensorPool* pool = shim.pools.current()) return shim.pools.allocate(*pool, address, bytes, std::nullopt);
+  }
   const uvm::Result<uvm::Allocation> allocation = shim.backing.allocate(bytes, owner.device, owner.context, backing);
   if (!allocation) {
     log(LogLevel::Info, [&] {
@@ -113,6 +114,7 @@ CUresult on_cuMemAlloc_v2(CUdeviceptr* address, size_t bytes) {
 
 CUresult on_cuMemFree_v2(CUdeviceptr address) {
   Shim& shim = Shim::get();
+  if (uvm::TensorPool* pool = shim.pools.holder(address)) return shim.pools.free(*pool, address, std::nullopt);
   const uvm::Result<uvm::Departed> departed = shim.backing.free(address);
   if (departed) {
     note_departed(shim, **departed);

@@ -178,6 +178,8 @@ std::string json(pid_t pid, const StartRecord& record) {
              record.managed_limit_bytes == kNoLimit ? "null" : number(record.managed_limit_bytes));
   object.add("can_migrate", record.can_migrate ? "true" : "false");
   object.add("capabilities", quoted(record.capabilities));
+  object.add("granularity", quoted(record.granularity));
+  object.add("granularity_reason", quoted(record.granularity_reason));
   return object.text();
 }
 

@@ -137,7 +137,9 @@ Shim::Shim(Config config_read, const uvm::DriverApi& driver_resolved, std::vecto
       devices(std::move(devices_judged)),
       budget(shares_of(config, devices), limits_of(config, devices), host_memory_of(driver)),
       report(report_path(config), config.summary, getpid()),
-      engines(driver, migrator, report, config.policy, budgets_of(devices)) {}
+      engines(driver, migrator, report, config.policy, budgets_of(devices), config.discard) {
+  engines.discard_by(pools);
+}
 
 void Shim::start() noexcept {
   static std::once_flag once;
@@ -168,8 +170,17 @@ void Shim::start_once() {
 
   alignas(Shim) static unsigned char storage[sizeof(Shim)];
   instance_ = new (storage) Shim(std::move(config), driver, std::move(devices));
-  std::atexit([] { instance_->finish(); });
+  std::atexit([] {
+    if (gate().state() != GateState::Off) instance_->finish();  // not in a forked child: its locks may be held for ever
+  });
   gate().activate();
+}
+
+void Shim::fit_budget(std::uint16_t ordinal) {
+  Device& device = devices[ordinal];
+  const std::uint64_t taken_bytes = std::min(budget.live_bytes(ordinal).device_backed, device.total_bytes);
+  if (device.unevictable_bytes.exchange(taken_bytes, std::memory_order_relaxed) == taken_bytes) return;
+  engines.set_budget(ordinal, std::min(device.budget_bytes, device.total_bytes - taken_bytes));
 }
 
 void Shim::report_device(std::uint16_t ordinal) noexcept {
@@ -181,7 +192,9 @@ void Shim::report_device(std::uint16_t ordinal) noexcept {
                 .budget_bytes = device.budget_bytes,
                 .managed_limit_bytes = limits_of(config, devices).managed_bytes,
                 .can_migrate = device.capabilities.can_manage(),
-                .capabilities = device.capabilities.sentence});
+                .capabilities = device.capabilities.sentence,
+                .granularity = to_string(granularity_of_process().granularity),
+                .granularity_reason = granularity_of_process().why});
 }
 
 void Shim::note_primary_context(CUdevice device, CUcontext context) noexcept {

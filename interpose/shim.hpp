@@ -15,6 +15,7 @@
 #include "interpose/gate.hpp"
 #include "interpose/kernel_args.hpp"
 #include "interpose/report.hpp"
+#include "interpose/tensor_pools.hpp"
 #include "uvm/allocation_table.hpp"
 #include "uvm/backing.hpp"
 #include "uvm/capabilities.hpp"
@@ -44,7 +45,8 @@ struct Device {
   std::uint64_t total_bytes = 0;   // the device's own
   std::uint64_t budget_bytes = 0;  // what managed extents may occupy
   std::atomic<std::uint64_t> primary_context{0};
-  std::atomic<bool> is_reported{false};  // its start record has been written
+  std::atomic<bool> is_reported{false};             // its start record has been written
+  std::atomic<std::uint64_t> unevictable_bytes{0};  // of device memory that is not managed, as the engine knows it
 };
 
 class Shim {
@@ -70,9 +72,13 @@ class Shim {
   Bypasses bypasses;
   Report report;
   EngineHost engines;
+  TensorPools pools{*this};
   AllocationCounter managed_allocations;
   AllocationCounter device_allocations;
 
+  // Small allocations cannot be evicted: what they take beyond the part of the device set aside for them is not the
+  // policy's to use.
+  void fit_budget(std::uint16_t ordinal);
   // Writes the start record of a device that the guest begins to use.
   void report_device(std::uint16_t ordinal) noexcept;
   // The handle of a device's primary context as the guest was given it; 0 before. Devices that do not exist are

@@ -11,6 +11,7 @@ namespace hmshim::policy {
 enum class ActionKind : std::uint8_t {
   Demote,    // prefetch the extent to the host: its device memory becomes the driver's first victim
   Prefetch,  // prefetch the extent to the device
+  Discard,   // drop the contents of a retired extent; if it has a tenant again by then, nothing happens
 };
 
 struct Action {

@@ -14,6 +14,7 @@ MigrationTotals operator-(const MigrationTotals& a, const MigrationTotals& b) no
   return {.h2d_demand_bytes = a.h2d_demand_bytes - b.h2d_demand_bytes,
           .h2d_prefetch_bytes = a.h2d_prefetch_bytes - b.h2d_prefetch_bytes,
           .d2h_demote_bytes = a.d2h_demote_bytes - b.d2h_demote_bytes,
+          .discarded_bytes = a.discarded_bytes - b.discarded_bytes,
           .demotions = a.demotions - b.demotions,
           .budget_excursions = a.budget_excursions - b.budget_excursions};
 }
@@ -21,16 +22,27 @@ MigrationTotals operator-(const MigrationTotals& a, const MigrationTotals& b) no
 }  // namespace
 
 struct Engine::State {
-  explicit State(const EngineConfig& config) : policy(make_policy(config.policy)), budget_bytes(config.budget_bytes) {}
+  explicit State(const EngineConfig& config)
+      : policy(make_policy(config.policy)), budget_bytes(config.budget_bytes), can_discard(config.can_discard) {}
 
   enum class Arrival : std::uint8_t { ByFault, ByPrefetch };
 
+  struct Bytes {
+    std::uint64_t own = 0;       // of the extents that the launch touches
+    std::uint64_t incoming = 0;  // of those that are not on the device
+  };
+  Bytes touch(const Launch& event, bool is_launch);
   void run(const Launch& event, Arrival arrival, Actions& actions);
   void apply(const Action& action);
+  void forget_working_set(ExtentId id);
+  void discard_retired(std::uint64_t incoming_bytes, Actions& actions);
+  void demote_oldest(ExtentId oldest, std::uint64_t incoming_bytes, Actions& actions);
   void account(const Launch& event, std::uint64_t own_bytes, bool is_launch);
 
   std::unique_ptr<Policy> policy;
   std::uint64_t budget_bytes;
+  const bool can_discard;
+  std::vector<ExtentId> retired_on_host;  // since the last launch
   Extents extents;
   MigrationTotals totals;
   IterationDetector iterations;
@@ -55,22 +67,107 @@ void Engine::allocated(const Allocated& event) {
 }
 
 void Engine::freed(const Freed& event) {
-  if (!state_->extents.contains(event.extent)) return;
-  const Extent& extent = state_->extents[event.extent];
-  if (extent.iteration == state_->current.ordinal + 1) state_->working_set_alive_bytes -= extent.bytes;
+  state_->forget_working_set(event.extent);
   state_->extents.remove(event.extent);
+}
+
+void Engine::State::forget_working_set(ExtentId id) {
+  if (extents.contains(id) && extents[id].iteration == current.ordinal + 1)
+    working_set_alive_bytes -= extents[id].bytes;
+}
+
+void Engine::retired(const Freed& event) {
+  Extents& extents = state_->extents;
+  if (!extents.contains(event.extent)) return;
+  state_->forget_working_set(event.extent);
+  extents.retire(event.extent);
+  if (state_->can_discard && extents[event.extent].place == Place::Host)
+    state_->retired_on_host.push_back(event.extent);
+}
+
+void Engine::revived(const Allocated& event) {
+  if (!state_->extents.is_retired(event.extent)) return allocated(event);
+  state_->extents.revive(event.extent, mix(event.bytes), state_->launches);
+}
+
+void Engine::reshaped(std::span<const ExtentId> before, std::span<const Allocated> after) {
+  Extents& extents = state_->extents;
+  std::optional<Place> place;
+  for (const ExtentId id : before) {
+    if (!extents.is_retired(id)) continue;
+    // Of mixed memory nothing is counted as resident: its next use brings in what is missing, and counts the whole.
+    place = place.value_or(extents[id].place) == extents[id].place ? extents[id].place : Place::Host;
+    extents.remove(id);
+  }
+  for (const Allocated& each : after) {
+    freed({each.extent});
+    extents.add_retired(each.extent, each.bytes, place.value_or(Place::Host));
+  }
+}
+
+void Engine::populate(ExtentId extent, Actions& actions) {
+  State& state = *state_;
+  if (!state.extents.contains(extent) || state.extents[extent].place == Place::Device) return;
+  const std::uint64_t incoming_bytes = state.extents[extent].bytes;
+  state.discard_retired(incoming_bytes, actions);
+  state.demote_oldest(state.extents.least_recently_touched(), incoming_bytes, actions);
+  actions.push_back({ActionKind::Prefetch, extent});
+  state.apply(actions.back());
+}
+
+// What the guest has freed goes first. On the host its contents would travel once more when it is used again.
+void Engine::State::discard_retired(std::uint64_t incoming_bytes, Actions& actions) {
+  if (!can_discard) return;
+  const auto discard = [&](ExtentId id) {
+    actions.push_back({ActionKind::Discard, id});
+    apply(actions.back());
+  };
+  for (const ExtentId id : retired_on_host) {
+    if (extents.is_retired(id) && extents[id].place == Place::Host) discard(id);
+  }
+  retired_on_host.clear();
+  while (extents.resident_bytes() + incoming_bytes > budget_bytes && extents.least_recently_retired() != kNoExtent)
+    discard(extents.least_recently_retired());
+}
+
+void Engine::State::demote_oldest(ExtentId oldest, std::uint64_t incoming_bytes, Actions& actions) {
+  for (ExtentId victim = oldest; extents.resident_bytes() + incoming_bytes > budget_bytes && victim != kNoExtent;) {
+    const ExtentId next = extents[victim].newer;
+    actions.push_back({ActionKind::Demote, victim});
+    apply(actions.back());
+    victim = next;
+  }
 }
 
 void Engine::launch(const Launch& event, Actions& actions) { state_->run(event, State::Arrival::ByFault, actions); }
 
 void Engine::copy(const Launch& event, Actions& actions) { state_->run(event, State::Arrival::ByPrefetch, actions); }
 
-void Engine::State::run(const Launch& event, Arrival arrival, Actions& actions) {
+void Engine::follow(const Launch& event, bool is_copy, Actions& actions) {
+  const auto [own_bytes, incoming_bytes] = state_->touch(event, !is_copy);
+  state_->discard_retired(state_->budget_bytes, actions);
+  if (incoming_bytes > 0) {
+    for (const ExtentId id : event.touched) place(id, true);
+  }
+  state_->account(event, own_bytes, !is_copy);
+}
+
+void Engine::count_planned(std::uint64_t h2d_bytes, std::uint64_t d2h_bytes) noexcept {
+  state_->totals.h2d_prefetch_bytes += h2d_bytes;
+  state_->totals.d2h_demote_bytes += d2h_bytes;
+}
+
+void Engine::place(ExtentId extent, bool is_on_device) noexcept {
+  Extents& extents = state_->extents;
+  if (!extents.contains(extent) || (extents[extent].place == Place::Device) == is_on_device) return;
+  is_on_device ? extents.move_to_device(extent) : extents.move_to_host(extent);
+}
+
+Engine::State::Bytes Engine::State::touch(const Launch& event, bool is_launch) {
   ++launches;
   std::uint64_t signature = event.signature;
   std::uint64_t staleness = 0;
-  std::uint64_t own_bytes = 0;
-  std::uint64_t incoming_bytes = 0;
+  Bytes bytes;
   for (const ExtentId id : event.touched) {
     if (!extents.contains(id)) continue;
     const Extent& extent = extents[id];
@@ -78,22 +175,28 @@ void Engine::State::run(const Launch& event, Arrival arrival, Actions& actions) 
     staleness = std::max(staleness, launches - extent.touched_at);
     extents.touch(id, launches);
     signature += extent.fingerprint;
-    own_bytes += extent.bytes;
-    if (extent.place != Place::Device) incoming_bytes += extent.bytes;
+    bytes.own += extent.bytes;
+    if (extent.place != Place::Device) bytes.incoming += extent.bytes;
     if (extent.iteration != current.ordinal + 1) {
       extents.mark_counted(id, current.ordinal + 1);
       working_set_alive_bytes += extent.bytes;
     }
   }
-
   // Copies belong to the iteration in which they fall but do not make one: loading a model is a long run of equal
   // copies. Launches that touch nothing of ours count a little.
-  const bool is_launch = arrival == Arrival::ByFault;
-  if (is_launch) iterations.observe(signature, own_bytes + 1, staleness);
+  if (is_launch) iterations.observe(signature, bytes.own + 1, staleness);
+  return bytes;
+}
 
+void Engine::State::run(const Launch& event, Arrival arrival, Actions& actions) {
+  const bool is_launch = arrival == Arrival::ByFault;
+  const auto [own_bytes, incoming_bytes] = touch(event, is_launch);
+
+  discard_retired(incoming_bytes, actions);
   const std::size_t first = actions.size();
   policy->before_launch(extents, {event, launches, incoming_bytes, budget_bytes}, actions);
   for (std::size_t i = first; i < actions.size(); ++i) apply(actions[i]);
+  demote_oldest(extents.least_recently_retired(), incoming_bytes, actions);
 
   if (incoming_bytes > 0) {
     for (const ExtentId id : event.touched) {
@@ -123,6 +226,10 @@ void Engine::State::apply(const Action& action) {
       if (extent.place == Place::Host) totals.h2d_prefetch_bytes += extent.bytes;
       extents.move_to_device(action.extent);
       return;
+    case ActionKind::Discard:
+      totals.discarded_bytes += extent.bytes;
+      extents.discard(action.extent);
+      return;
   }
 }
 
@@ -147,6 +254,9 @@ void Engine::State::account(const Launch& event, std::uint64_t own_bytes, bool i
 
 bool Engine::is_resident(ExtentId extent) const noexcept {
   return state_->extents.contains(extent) && state_->extents[extent].place == Place::Device;
+}
+std::uint64_t Engine::staleness(ExtentId extent) const noexcept {
+  return state_->extents.contains(extent) ? state_->launches - state_->extents[extent].touched_at : 0;
 }
 std::uint64_t Engine::resident_bytes() const noexcept { return state_->extents.resident_bytes(); }
 std::uint64_t Engine::footprint_bytes() const noexcept { return state_->extents.footprint_bytes(); }

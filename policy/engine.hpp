@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string_view>
 
 #include "policy/action.hpp"
@@ -16,6 +17,7 @@ namespace hmshim::policy {
 struct EngineConfig {
   std::string_view policy;         // a name of policies.def
   std::uint64_t budget_bytes = 0;  // device bytes that managed extents may occupy
+  bool can_discard = false;        // retired extents may be dropped without a copy
 };
 
 // Bytes by cause since the engine began; monotonic. The engine's own belief, exact for what it ordered and an
@@ -24,6 +26,7 @@ struct MigrationTotals {
   std::uint64_t h2d_demand_bytes = 0;
   std::uint64_t h2d_prefetch_bytes = 0;
   std::uint64_t d2h_demote_bytes = 0;
+  std::uint64_t discarded_bytes = 0;
   std::uint64_t demotions = 0;
   std::uint64_t budget_excursions = 0;  // launches whose own extents exceed the budget
 };
@@ -49,6 +52,17 @@ class Engine {
 
   void allocated(const Allocated& event);
   void freed(const Freed& event);
+
+  // Extents of a pool. A retired one has been freed by the guest and keeps its memory; where that is on the device it
+  // stays resident, is the first to go when the budget is short (by a Discard, at no bytes, or where that cannot be had
+  // by a Demote once no live extent is left to go), and costs nothing to use again.
+  void retired(const Freed& event);
+  void revived(const Allocated& event);
+  // Retired extents have become others, of the same memory.
+  void reshaped(std::span<const ExtentId> before, std::span<const Allocated> after);
+  // A revived extent without contents is prefetched before its tenant uses it; the least recently touched make room.
+  void populate(ExtentId extent, Actions& actions);
+
   // Appends to `actions` what must be done before the launch runs. After it every touched extent counts as resident.
   // Extents that were never allocated here, or are already freed, are ignored. Allocates nothing once the vectors are
   // warm.
@@ -57,8 +71,18 @@ class Engine {
   // (copy engines fault page by page: uvm_gpu_non_replayable_faults.c).
   void copy(const Launch& event, Actions& actions);
 
+  // A launch or copy whose data a plan brings: the books are kept, the policy is not asked. What it touches counts as
+  // resident, and what is retired is discarded at once where it can be: the plan counts on its memory.
+  void follow(const Launch& event, bool is_copy, Actions& actions);
+  // What the plan moved, for the totals.
+  void count_planned(std::uint64_t h2d_bytes, std::uint64_t d2h_bytes) noexcept;
+  // Corrects the belief after a plan.
+  void place(ExtentId extent, bool is_on_device) noexcept;
+
   [[nodiscard]] bool is_resident(ExtentId extent) const noexcept;
-  [[nodiscard]] std::uint64_t resident_bytes() const noexcept;
+  // Launches and copies ago that the extent was last touched, or allocated.
+  [[nodiscard]] std::uint64_t staleness(ExtentId extent) const noexcept;
+  [[nodiscard]] std::uint64_t resident_bytes() const noexcept;  // of live and retired extents
   [[nodiscard]] std::uint64_t footprint_bytes() const noexcept;
   [[nodiscard]] const MigrationTotals& totals() const noexcept;
   [[nodiscard]] const IterationDetector& iterations() const noexcept;

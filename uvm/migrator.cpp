@@ -51,6 +51,7 @@ void Migrator::execute(std::span<const policy::Action> actions, CUstream stream)
   }
   const RelaxedCaptureMode relaxed(api_);
   for (const policy::Action& action : actions) {
+    if (action.kind == policy::ActionKind::Discard) continue;  // the pool's to do, under its lock
     const std::optional<Allocation> allocation = table_.lookup_extent(action.extent);
     if (!allocation) continue;
     const bool is_demote = action.kind == policy::ActionKind::Demote;

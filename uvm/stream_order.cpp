@@ -103,7 +103,7 @@ StreamOrder::Wait StreamOrder::wait_for(Point point, Index requester) const {
 StreamOrder::Wait StreamOrder::wait_for(std::span<const Point> points, CUstream target) const {
   Wait wait{.targets = {target}};
   for (const Point& point : points) {
-    if (point.at > barrier_) add_sources(wait, point);
+    if (!is_settled(point)) add_sources(wait, point);  // a barrier was between the guest's streams only
   }
   return wait;
 }
@@ -135,7 +135,7 @@ void StreamOrder::executed(const Wait& wait) noexcept {
     slots_[source.index].is_done = true;
     --undone_;
   }
-  if (wait.is_barrier) settle(wait.at);
+  if (wait.is_barrier) barrier_ = std::max(barrier_, wait.at);
 }
 
 }  // namespace hmshim::uvm

@@ -8,6 +8,7 @@
 
 #include <cuda.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -81,8 +82,12 @@ class StreamOrder {
   [[nodiscard]] static bool execute(const DriverApi& api, Wait& wait) noexcept;
   // After execute() was true.
   void executed(const Wait& wait) noexcept;
-  // Everything enqueued so far has completed, as seen on the host.
-  void settle(std::uint64_t at) noexcept { barrier_ = at > barrier_ ? at : barrier_; }
+  // Everything before `at` has completed, as seen on the host.
+  void settle(std::uint64_t at) noexcept {
+    settled_ = std::max(settled_, at);
+    barrier_ = std::max(barrier_, at);
+  }
+  [[nodiscard]] bool is_settled(Point point) const noexcept { return point.at <= settled_; }
   [[nodiscard]] std::uint64_t now() const noexcept { return clock_; }
 
  private:
@@ -104,7 +109,8 @@ class StreamOrder {
 
   std::vector<Slot> slots_;
   std::uint64_t clock_ = 0;
-  std::uint64_t barrier_ = 0;  // points up to here are ordered before everything
+  std::uint64_t barrier_ = 0;  // points up to here are ordered before everything on the guest's streams
+  std::uint64_t settled_ = 0;  // and up to here they are in the past
   std::size_t undone_ = 0;     // slots that are not done
   bool owes_newcomers_ = false;
 };

@@ -168,6 +168,7 @@ Result<Tensor> TensorPool::grow(Backing backing, std::uint64_t bytes, std::uint6
   try {
     const MutexLock lock(mutex_);
     arena(backing).runs.add_slab({memory->base, memory->driver_base, memory->backed_bytes}, slab_bytes / kBlockBytes);
+    reserved_high_bytes_ = std::max(reserved_high_bytes_, reserved_bytes());
   } catch (const std::bad_alloc&) {
     static_cast<void>(backing_.give_back(*memory, config_.device, backing));
     return Error{CUDA_ERROR_OUT_OF_MEMORY, Reason::TableRefused};
@@ -198,6 +199,7 @@ std::optional<Tensor> TensorPool::hand_out(Backing backing, Run& run, std::uint6
     }
   }
   arena(backing).used_bytes += run.blocks * kBlockBytes;
+  note_used();
   return Tensor{.address = run.base,
                 .bytes = run.blocks * kBlockBytes,
                 .extent = run.extent,
@@ -303,6 +305,7 @@ Result<Tensor> TensorPool::allocate_small(std::uint64_t bytes, Index requester) 
     const auto is_ordered = [&](const SmallSlot& slot) { return order_.is_ordered(slot.freed, requester); };
     if (SmallSlot* slot = small_.take(slot_bytes, is_ordered)) {
       if (requester == StreamOrder::kAny) order_.lend_to_any();
+      note_used();
       return Tensor{.address = slot->chunk->address_of(*slot), .bytes = slot_bytes};
     }
   }
@@ -364,19 +367,21 @@ bool TensorPool::owns(std::uint64_t address) const {
 void TensorPool::discard(std::span<const ExtentId> extents) {
   if (own_stream_ == nullptr || observer_.is_capturing()) return;
   std::vector<Run*> runs;
+  std::vector<StreamOrder::Point> points;
+  runs.reserve(extents.size());
+  points.reserve(extents.size());
   StreamOrder::Wait wait;
   {
     const MutexLock lock(mutex_);
-    std::vector<StreamOrder::Point> points;
     for (const ExtentId extent : extents) {
       Run* run = extent < run_of_extent_.size() ? run_of_extent_[extent] : nullptr;
       if (run == nullptr || run->state != Run::State::Free || run->is_discarded) continue;
+      managed_.runs.take(*run, Run::State::Held);
       runs.push_back(run);
       points.push_back(run->freed);
     }
     if (runs.empty()) return;
     wait = order_.wait_for(points, own_stream_);
-    for (Run* run : runs) managed_.runs.take(*run, Run::State::Held);
   }
   if (!StreamOrder::execute(api_, wait)) {
     const MutexLock lock(mutex_);
@@ -479,7 +484,7 @@ CUresult TensorPool::trim(std::uint64_t keep_bytes) {
 std::optional<Slab> TensorPool::detach_idle_slab(Backing backing) {
   for (const std::uint64_t base : arena(backing).runs.idle_slabs()) {
     const std::vector<Run*> runs = arena(backing).runs.runs_of(base);
-    const auto is_settled = [this](const Run* run) { return order_.is_ordered(run->freed, StreamOrder::kAny); };
+    const auto is_settled = [this](const Run* run) { return order_.is_settled(run->freed); };
     if (!std::ranges::all_of(runs, is_settled)) continue;  // freed after the device was waited for
     for (Run* run : runs) {
       if (run->extent != kNoExtent) leave(*run);
@@ -504,8 +509,13 @@ void TensorPool::note_destroyed() {
 
 PoolBytes TensorPool::bytes() const {
   const MutexLock lock(mutex_);
-  return {.used = managed_.used_bytes + device_.used_bytes + small_.used_bytes(),
-          .reserved = managed_.runs.reserved_bytes() + device_.runs.reserved_bytes()};
+  return {used_bytes(), reserved_bytes(), used_high_bytes_, reserved_high_bytes_};
+}
+
+void TensorPool::reset_high() {
+  const MutexLock lock(mutex_);
+  used_high_bytes_ = used_bytes();
+  reserved_high_bytes_ = reserved_bytes();
 }
 
 }  // namespace hmshim::uvm

@@ -13,6 +13,7 @@
 
 #include <cuda.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <optional>
@@ -68,8 +69,10 @@ struct Tensor {
 };
 
 struct PoolBytes {
-  std::uint64_t used = 0;      // by tensors, in whole blocks or slots
-  std::uint64_t reserved = 0;  // of the driver
+  std::uint64_t used = 0;       // by tensors, in whole blocks or slots
+  std::uint64_t reserved = 0;   // of the driver
+  std::uint64_t used_high = 0;  // the most so far, since reset_high()
+  std::uint64_t reserved_high = 0;
 };
 
 // Any thread. No driver call is made under the lock.
@@ -106,6 +109,7 @@ class TensorPool {
   void note_destroyed();
 
   [[nodiscard]] PoolBytes bytes() const;
+  void reset_high();
   [[nodiscard]] const PoolConfig& config() const noexcept { return config_; }
 
  private:
@@ -142,6 +146,14 @@ class TensorPool {
   void leave(Run& run) HMSHIM_REQUIRES(mutex_);
   [[nodiscard]] Allocation record_of(const Run& run) const noexcept;
 
+  [[nodiscard]] std::uint64_t used_bytes() const HMSHIM_REQUIRES(mutex_) {
+    return managed_.used_bytes + device_.used_bytes + small_.used_bytes();
+  }
+  [[nodiscard]] std::uint64_t reserved_bytes() const HMSHIM_REQUIRES(mutex_) {
+    return managed_.runs.reserved_bytes() + device_.runs.reserved_bytes();
+  }
+  void note_used() HMSHIM_REQUIRES(mutex_) { used_high_bytes_ = std::max(used_high_bytes_, used_bytes()); }
+
   void reap_discards();
   void complete(Discard& discard) HMSHIM_REQUIRES(mutex_);
   [[nodiscard]] std::optional<Slab> detach_idle_slab(Backing backing) HMSHIM_REQUIRES(mutex_);
@@ -160,6 +172,8 @@ class TensorPool {
   StreamOrder order_ HMSHIM_GUARDED_BY(mutex_);
   std::vector<Run*> run_of_extent_ HMSHIM_GUARDED_BY(mutex_);
   std::deque<Discard> discards_ HMSHIM_GUARDED_BY(mutex_);
+  std::uint64_t used_high_bytes_ HMSHIM_GUARDED_BY(mutex_) = 0;
+  std::uint64_t reserved_high_bytes_ HMSHIM_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace hmshim::uvm

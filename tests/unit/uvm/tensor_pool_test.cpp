@@ -263,7 +263,7 @@ TEST_F(Pool, a_discarded_run_is_out_of_reach_until_the_host_saw_it_complete) {
   give(a);
   driver.is_idle = false;
   driver.steps.clear();
-  pool.discard(std::vector{a.extent});
+  pool.discard(std::vector{a.extent, a.extent});
   ASSERT_EQ(driver.steps.size(), 4u);
   EXPECT_EQ(driver.steps[0].kind, Kind::Record) << "of what was enqueued before the free";
   EXPECT_EQ(driver.steps[0].stream, kA);
@@ -277,6 +277,20 @@ TEST_F(Pool, a_discarded_run_is_out_of_reach_until_the_host_saw_it_complete) {
   const Tensor c = take(4 * kBlockBytes);
   EXPECT_EQ(c.address, a.address);
   EXPECT_TRUE(c.is_discarded);
+}
+
+TEST_F(Pool, streams_that_have_waited_for_each_other_may_still_be_at_work_when_memory_is_discarded) {
+  ASSERT_TRUE(pool.note_work(kA));
+  ASSERT_TRUE(pool.note_work(kB));
+  const Tensor a = take(4 * kBlockBytes, kNoStream), b = take(4 * kBlockBytes, kNoStream);
+  give(a, kNoStream);
+  give(b, kNoStream);
+  EXPECT_EQ(take(4 * kBlockBytes, kNoStream).address, b.address);  // every stream waits for every other
+  driver.steps.clear();
+  pool.discard(std::vector{a.extent});
+  EXPECT_EQ(count(Kind::Record), 3u) << "of both, and behind the discard";
+  EXPECT_EQ(count(Kind::Wait), 2u) << "the pool's own stream was not among those that waited";
+  EXPECT_EQ(count(Kind::Discard), 1u);
 }
 
 TEST_F(Pool, a_live_tensor_is_never_discarded) {

@@ -1,0 +1,37 @@
+// Whether the framework in this process is told to allocate tensor by tensor, which must happen before it is loaded: by
+// the variables that PyTorch's allocators read.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace hmshim::interpose {
+
+enum class Granularity : std::uint8_t {
+  Tensor,   // backend:cudaMallocAsync: one allocation a tensor, with its stream, served by our pool
+  Segment,  // the framework's own allocator, which carves tensors out of few large allocations
+  Auto,     // Tensor, unless the user's own variables say otherwise
+};
+
+[[nodiscard]] std::string_view to_string(Granularity granularity) noexcept;
+
+struct GranularityChoice {
+  Granularity granularity = Granularity::Segment;  // never Auto
+  std::string why = "no Python program";
+  std::vector<std::pair<std::string, std::string>> variables;  // to set; nothing else changes
+};
+
+// From what the user wants and has set. Keys that are there stay there.
+[[nodiscard]] GranularityChoice choose_granularity(Granularity wanted, const char* const* environment);
+
+// Once, while the process is being loaded and has one thread: chooses by the environment and changes it. Only in a
+// Python interpreter: other programs rarely host PyTorch, and shells and launchers would hand the variables on to
+// children that may run without the library. Not with HMSHIM_DISABLE, HMSHIM_POLICY=off or options that make no sense.
+void apply_granularity() noexcept;
+// What it chose.
+[[nodiscard]] const GranularityChoice& granularity_of_process() noexcept;
+
+}  // namespace hmshim::interpose

@@ -1,0 +1,46 @@
+// What a program finds in its environment once the library has been loaded.
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "tests/support/guest_process.hpp"
+
+namespace hmshim::support {
+namespace {
+
+std::string allocator_variables(const std::filesystem::path& program, std::vector<std::string> args,
+                                const Environment& more) {
+  Environment environment =
+      on_simgpu_with_shim({{"PYTORCH_ALLOC_CONF", std::nullopt}, {"PYTORCH_CUDA_ALLOC_CONF", std::nullopt}});
+  for (const auto& [name, value] : more) environment[name] = value;
+  const auto result = run_guest({.program = program, .args = std::move(args), .environment = environment});
+  EXPECT_TRUE(result.succeeded()) << result.describe();
+  return result.out;
+}
+
+std::string in_python(const Environment& more) {
+  return allocator_variables("/usr/bin/python3",
+                             {"-c",
+                              "import os; print(os.environ.get('PYTORCH_ALLOC_CONF'), "
+                              "os.environ.get('PYTORCH_CUDA_ALLOC_CONF'))"},
+                             more);
+}
+
+TEST(PreloadGranularity, a_python_program_is_told_to_allocate_tensor_by_tensor) {
+  EXPECT_EQ(in_python({}), "backend:cudaMallocAsync backend:cudaMallocAsync\n");
+  EXPECT_EQ(in_python({{"PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:64"}}),
+            "None max_split_size_mb:64,backend:cudaMallocAsync\n");
+}
+
+TEST(PreloadGranularity, nothing_changes_when_the_user_or_the_program_does_not_want_it) {
+  EXPECT_EQ(in_python({{"HMSHIM_GRANULARITY", "segment"}}), "None None\n");
+  EXPECT_EQ(in_python({{"HMSHIM_DISABLE", "1"}}), "None None\n");
+  EXPECT_EQ(in_python({{"HMSHIM_POLICY", "off"}}), "None None\n");
+  EXPECT_EQ(in_python({{"PYTORCH_ALLOC_CONF", "backend:native"}}), "backend:native None\n");
+  EXPECT_EQ(allocator_variables("/bin/sh", {"-c", "echo \"[$PYTORCH_ALLOC_CONF$PYTORCH_CUDA_ALLOC_CONF]\""}, {}),
+            "[]\n")
+      << "only Python programs";
+}
+
+}  // namespace
+}  // namespace hmshim::support
