@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <string>
+
 #include "uvm/mutex.hpp"
 
 namespace hmshim::uvm {
@@ -29,7 +31,8 @@ TEST(LockOrderDeathTest, a_lower_rank_under_a_higher_one_ends_the_process_with_b
         const CheckedLock first(high);
         const CheckedLock second(low);
       },
-      "lock order violated: rank 1 taken while rank 2 is held");
+      "lock order violated: rank " + std::to_string(static_cast<int>(LockRank::DeviceBudget)) + " taken while rank " +
+          std::to_string(static_cast<int>(LockRank::AllocationTable)) + " is held");
 }
 
 TEST(LockOrderDeathTest, two_locks_of_one_rank_end_the_process) {
