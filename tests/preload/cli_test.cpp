@@ -94,7 +94,7 @@ TEST(HmshimRun, refuses_what_makes_no_sense_before_anything_starts) {
       {{"run", "--device-budget=", "echo", "started"}, {}, "makes no sense"},
       {{"run", "--summary=2", "echo", "started"}, {}, "--summary 2 makes no sense: give on, off"},
       {{"run", "--report", "a%x", "echo", "started"}, {}, "%p is the process id"},
-      {{"run", "--policy", "magic", "echo", "started"}, {}, "give on_demand or off"},
+      {{"run", "--policy", "magic", "echo", "started"}, {}, "give on_demand or "},
       {{"run", "--device-budgt=8G", "echo", "started"},
        {},
        "unknown option --device-budgt; did you mean --device-budget?"},
