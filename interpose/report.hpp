@@ -46,9 +46,9 @@ struct StartRecord {
   std::uint64_t budget_bytes = 0;
   std::uint64_t managed_limit_bytes = 0;  // kNoLimit: the JSON says null
   bool can_migrate = false;
-  std::string_view capabilities;  // one sentence: why it can or cannot
-  std::string_view granularity;   // how the framework allocates, and why
-  std::string_view granularity_reason;
+  std::string_view capabilities;   // one sentence: why it can or cannot
+  std::string_view granularity{};  // how the framework allocates, and why
+  std::string_view granularity_reason{};
 };
 
 struct AllocationTally {

@@ -62,11 +62,12 @@ uvm::TensorPool* TensorPools::holder(CUdeviceptr address) const noexcept {
 }
 
 void TensorPools::note_new_work(CUstream stream) {
-  const std::uint64_t generation = generation_.load(std::memory_order_relaxed);
-  uvm::TensorPool* pool = find(current_context(shim_.driver));
+  const std::uint64_t entry = seen_entry(stream);  // before: a pool made meanwhile must hear of the stream
+  // With a single pool its streams are all that matter, and the driver need not be asked.
+  uvm::TensorPool* pool = entries().size() == 1 ? entries_[0].pool.load() : find(current_context(shim_.driver));
   if (pool != nullptr && !pool->note_work(stream)) return;
   if (is_by_context(stream) && entries().size() > 1) return;
-  seen_of(stream) = {stream, generation};
+  seen_of(stream).store(entry, std::memory_order_relaxed);
 }
 
 void TensorPools::stream_ends(CUstream stream) {
@@ -113,12 +114,14 @@ CUresult TensorPools::free(uvm::TensorPool& pool, CUdeviceptr address, std::opti
   if (!tensor) return tensor.error().code;
   (tensor->extent == policy::kNoExtent ? shim_.device_allocations : shim_.managed_allocations).remove(tensor->bytes);
   // The last tensor is gone by a call that may wait for the device: the memory goes back, as it would without a pool.
-  if (stream || pool.bytes().used != 0) return CUDA_SUCCESS;
+  // The guest hears it when the driver refuses some, which is then the pool's.
   CUresult result = CUDA_SUCCESS;
-  contain([&] {
-    result = pool.trim(0);
-    shim_.fit_budget(pool.config().device);
-  });
+  if (!stream && pool.bytes().used == 0) {
+    contain([&] {
+      result = pool.trim(0);
+      shim_.fit_budget(pool.config().device);
+    });
+  }
   return result;
 }
 

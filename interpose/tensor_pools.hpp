@@ -31,10 +31,9 @@ class TensorPools final : public uvm::TensorObserver, public Discarder {
   // The pool in whose memory the address lies; null where it is in none.
   [[nodiscard]] uvm::TensorPool* holder(CUdeviceptr address) const noexcept;
 
-  // Each launch and copy comes through here: one comparison where the thread's streams are known.
+  // Each launch and copy comes through here: one comparison for a stream that is known.
   void note_work(CUstream stream) {
-    if (seen_of(stream).stream != stream || seen_of(stream).generation != generation_.load(std::memory_order_relaxed))
-      note_new_work(stream);
+    if (seen_of(stream).load(std::memory_order_relaxed) != seen_entry(stream)) note_new_work(stream);
   }
   void stream_ends(CUstream stream);
   void context_ended(std::uint64_t context);
@@ -75,15 +74,17 @@ class TensorPools final : public uvm::TensorObserver, public Discarder {
     std::atomic<uvm::TensorPool*> pool{nullptr};  // never deleted: other threads may be inside
     std::atomic<bool> has_context{true};
   };
-  // What a thread has told before, by a few bits of the handle.
-  struct Seen {
-    CUstream stream = nullptr;
-    std::uint64_t generation = 0;
-  };
-  [[nodiscard]] static Seen& seen_of(CUstream stream) noexcept {
-    static thread_local std::array<Seen, 8> seen;
+  // Streams that the pools have heard of, by a few bits of the handle. An entry is the handle, of 48 bits, and as much
+  // of the generation as fits: old entries match nothing.
+  using Seen = std::array<std::atomic<std::uint64_t>, 64>;
+  [[nodiscard]] std::uint64_t seen_entry(CUstream stream) const noexcept {
+    return (reinterpret_cast<std::uintptr_t>(stream) & ((std::uint64_t{1} << 48) - 1)) |
+           generation_.load(std::memory_order_relaxed) << 48;
+  }
+  [[nodiscard]] std::atomic<std::uint64_t>& seen_of(CUstream stream) noexcept {
+    static thread_local std::atomic<std::uint64_t> own{0};  // of CU_STREAM_PER_THREAD each thread has its own
     const auto bits = reinterpret_cast<std::uintptr_t>(stream);
-    return seen[(bits ^ bits >> 4 ^ bits >> 10) % seen.size()];
+    return stream == CU_STREAM_PER_THREAD ? own : seen_[(bits ^ bits >> 4 ^ bits >> 10) % std::tuple_size_v<Seen>];
   }
   void note_new_work(CUstream stream);
   [[nodiscard]] uvm::TensorPool* find(std::uint64_t context) const noexcept;
@@ -94,7 +95,8 @@ class TensorPools final : public uvm::TensorObserver, public Discarder {
   Shim& shim_;
   std::array<Entry, kMostPools> entries_;
   std::atomic<std::size_t> count_{0};
-  std::atomic<std::uint64_t> generation_{1};  // changes whenever what threads have seen is no longer enough
+  std::atomic<std::uint64_t> generation_{1};  // changes whenever what has been seen is no longer enough
+  Seen seen_{};
 
   mutable std::mutex mutex_;                                      // guards what follows, and the making of pools
   std::map<CUmemoryPool, std::optional<std::uint16_t>> created_;  // nothing: foreign

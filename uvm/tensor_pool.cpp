@@ -447,7 +447,10 @@ CUresult TensorPool::trim(std::uint64_t keep_bytes) {
     const MutexLock lock(mutex_);
     at = order_.now();
   }
-  if (const CUresult code = api_.cuCtxSynchronize(); code != CUDA_SUCCESS) return code;
+  // The first answer may be an error of work that was enqueued long ago.
+  if (api_.cuCtxSynchronize() != CUDA_SUCCESS) {
+    if (const CUresult code = api_.cuCtxSynchronize(); code != CUDA_SUCCESS) return code;
+  }
   reap_discards();
   {
     const MutexLock lock(mutex_);
@@ -461,24 +464,28 @@ CUresult TensorPool::trim(std::uint64_t keep_bytes) {
       device_.runs.give(*run);
     }
   }
+  CUresult result = CUDA_SUCCESS;
   for (const Backing backing : {Backing::Managed, Backing::Device}) {
-    while (bytes().reserved > keep_bytes) {
-      std::optional<Slab> slab;
-      {
-        const MutexLock lock(mutex_);
-        slab = detach_idle_slab(backing);
-      }
-      if (!slab) break;
-      const Memory memory{slab->base, slab->driver_base, slab->backed_bytes};
-      const CUresult code = backing_.give_back(memory, config_.device, backing);
-      if (code == CUDA_SUCCESS) continue;
+    std::vector<Slab> idle;
+    {
       const MutexLock lock(mutex_);
-      const std::uint64_t usable_bytes = slab->backed_bytes - (slab->base - slab->driver_base);
-      arena(backing).runs.add_slab(*slab, usable_bytes / kBlockBytes);
-      return code;
+      while (reserved_bytes() > keep_bytes) {
+        const std::optional<Slab> slab = detach_idle_slab(backing);
+        if (!slab) break;
+        idle.push_back(*slab);
+      }
+    }
+    for (const Slab& slab : idle) {
+      const CUresult code =
+          backing_.give_back({slab.base, slab.driver_base, slab.backed_bytes}, config_.device, backing);
+      if (code == CUDA_SUCCESS) continue;
+      result = code;
+      const MutexLock lock(mutex_);
+      const std::uint64_t usable_bytes = slab.backed_bytes - (slab.base - slab.driver_base);
+      arena(backing).runs.add_slab(slab, usable_bytes / kBlockBytes);
     }
   }
-  return CUDA_SUCCESS;
+  return result;
 }
 
 std::optional<Slab> TensorPool::detach_idle_slab(Backing backing) {

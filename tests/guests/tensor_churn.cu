@@ -39,6 +39,7 @@ struct Tensor {
   std::size_t words;
   churn::Word value;
   std::size_t stream;  // that it was used on last
+  bool is_of_stream;   // allocated in the order of one
 };
 
 class Churn {
@@ -74,11 +75,12 @@ class Churn {
     compare_figures();
   }
 
+  // The next tensor of the size and stream gets the memory.
   void use_after_free() {
-    const Tensor tensor = live_.empty() ? make() : live_.front();
-    drop(0);
-    for (int i = 0; i < 8; ++i) make();
-    look(tensor);
+    const Tensor freed = make(std::size_t{4} << 20, 0, true);
+    drop(live_.size() - 1);
+    make(std::size_t{4} << 20, 0, true);
+    look(freed);
   }
 
   int finish() {
@@ -94,12 +96,15 @@ class Churn {
 
   Tensor make() {
     static constexpr std::size_t kKiB[] = {1, 40, 700, 1024, 2048, 2048, 4096, 4096, 5000, 8192};
-    const std::size_t bytes = kKiB[below(std::size(kKiB))] << 10;
-    Tensor tensor{nullptr, bytes / sizeof(churn::Word), ++made_ << 32, below(streams_.size())};
-    if (below(4) == 0) {
-      CHECK(cudaMalloc(&tensor.data, bytes));
-    } else {
+    return make(kKiB[below(std::size(kKiB))] << 10, below(streams_.size()), below(4) != 0);
+  }
+
+  Tensor make(std::size_t bytes, std::size_t stream, bool is_of_stream) {
+    Tensor tensor{nullptr, bytes / sizeof(churn::Word), ++made_ << 32, stream, is_of_stream};
+    if (tensor.is_of_stream) {
       CHECK(cudaMallocAsync(&tensor.data, bytes, streams_[tensor.stream]));
+    } else {
+      CHECK(cudaMalloc(&tensor.data, bytes));
     }
     churn_fill<<<1, 1, 0, streams_[tensor.stream]>>>(tensor.data, tensor.words, tensor.value);
     CHECK(cudaGetLastError());
@@ -123,7 +128,7 @@ class Churn {
   void drop(std::size_t index) {
     const Tensor tensor = live_[index];
     if (below(2) == 0) look(tensor);
-    if (below(4) == 0) {
+    if (!tensor.is_of_stream || below(4) == 0) {
       CHECK(cudaFree(tensor.data));  // with work on it still to come: a free waits for it
     } else {
       CHECK(cudaFreeAsync(tensor.data, streams_[tensor.stream]));
