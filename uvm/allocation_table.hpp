@@ -33,7 +33,8 @@ struct Allocation {
   policy::ExtentId extent = policy::kNoExtent;  // kNoExtent for Backing::Device
   std::uint16_t device = 0;                     // ordinal of the device whose context allocated
   Backing backing = Backing::Managed;
-  bool is_live = true;  // else the guest has freed it and a pool keeps the memory, and the extent, for the next of its size
+  bool is_live =
+      true;  // else the guest has freed it and a pool keeps the memory, and the extent, for the next of its size
 };
 
 // What a reader gets: enough to account a touch, small enough to stay in registers.

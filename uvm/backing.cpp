@@ -54,8 +54,7 @@ Result<Allocation> BackingStore::allocate(std::uint64_t bytes, std::uint16_t dev
   return allocation;
 }
 
-Result<Memory> BackingStore::reserve_and_back(std::uint64_t bytes, std::uint16_t device,
-                                                            Backing backing) {
+Result<Memory> BackingStore::reserve_and_back(std::uint64_t bytes, std::uint16_t device, Backing backing) {
   if (const std::optional<Reason> limit = budget_.reserve(device, bytes, backing))
     return Error{CUDA_ERROR_OUT_OF_MEMORY, *limit};
   CUdeviceptr address = 0;
