@@ -110,7 +110,7 @@ StreamOrder::Wait StreamOrder::wait_for(std::span<const Point> points, CUstream 
 
 bool StreamOrder::execute(const DriverApi& api, Wait& wait) noexcept {
   if (!wait.is_possible) return false;
-  for (const CUstream target : wait.targets) {
+  for (CUstream target : wait.targets) {
     if (may_be_capturing(api, target)) return false;
   }
   for (Source& source : wait.sources) {
@@ -121,7 +121,7 @@ bool StreamOrder::execute(const DriverApi& api, Wait& wait) noexcept {
   }
   for (const Source& source : wait.sources) {
     if (source.is_done) continue;
-    for (const CUstream target : wait.targets) {
+    for (CUstream target : wait.targets) {
       const bool is_itself = target == source.stream && !source.is_recorded;
       if (!is_itself && api.cuStreamWaitEvent(target, source.event, 0) != CUDA_SUCCESS) return false;
     }
