@@ -423,6 +423,21 @@ void EngineHost::end() {
   }
 }
 
+std::vector<LifetimeRecord> EngineHost::lifetimes() {
+  const std::lock_guard lock(mutex_);
+  std::vector<LifetimeRecord> records;
+  for (std::uint16_t ordinal = 0; ordinal < devices_.size(); ++ordinal) {
+    const policy::LifetimeTallies tallies = devices_[ordinal].engine->lifetimes();
+    for (std::size_t lifetime = 0; lifetime < tallies.size(); ++lifetime) {
+      const auto& [extents, bytes, migrated_bytes] = tallies[lifetime];
+      if (extents == 0) continue;
+      records.push_back(
+          {ordinal, to_string(static_cast<policy::LifetimeClass>(lifetime)), extents, bytes, migrated_bytes});
+    }
+  }
+  return records;
+}
+
 std::vector<IterationRecord> EngineHost::totals() {
   const std::lock_guard lock(mutex_);
   std::vector<IterationRecord> totals;

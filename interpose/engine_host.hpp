@@ -84,6 +84,7 @@ class EngineHost {
   void end();
   // Totals of each device that was used, since the start, for the exit record.
   [[nodiscard]] std::vector<IterationRecord> totals();
+  [[nodiscard]] std::vector<LifetimeRecord> lifetimes();
 
  private:
   class Hints;

@@ -151,6 +151,16 @@ std::string json(const AllocationTally& tally) {
   return object.text();
 }
 
+std::string json(const LifetimeRecord& record) {
+  JsonObject object;
+  object.add("device", number(std::uint64_t{record.device}));
+  object.add("class", quoted(record.lifetime));
+  object.add("extents", number(record.extents));
+  object.add("bytes", number(record.bytes));
+  object.add("migrated_bytes", number(record.migrated_bytes));
+  return object.text();
+}
+
 std::string json(const BypassTally& tally) {
   JsonObject object;
   object.add("reason", quoted(tally.reason));
@@ -199,6 +209,7 @@ std::string json(pid_t pid, const ExitRecord& record, std::uint64_t dropped) {
                add(device, totals);
                return device.text();
              }));
+  object.add("lifetimes", array(record.lifetimes, [](const LifetimeRecord& each) { return json(each); }));
   JsonObject allocations;
   allocations.add("managed", json(record.managed));
   allocations.add("device", json(record.device));

@@ -57,6 +57,15 @@ struct AllocationTally {
   std::uint64_t peak_bytes = 0;  // live at one time
 };
 
+// Extents of one kind (policy/lifetimes.hpp), each of their lives counted.
+struct LifetimeRecord {
+  std::uint32_t device = 0;
+  std::string_view lifetime;
+  std::uint64_t extents = 0;
+  std::uint64_t bytes = 0;
+  std::uint64_t migrated_bytes = 0;
+};
+
 struct HookTally {
   std::string_view symbol;
   std::uint64_t hits = 0;
@@ -76,6 +85,7 @@ struct ExitRecord {
   // The totals of each device, whatever ran outside of a known iteration included; `iteration` is the number of
   // iterations.
   std::vector<IterationRecord> devices;
+  std::vector<LifetimeRecord> lifetimes{};
   AllocationTally managed;
   AllocationTally device;
   std::vector<HookTally> hooks;  // those without a hit are left out

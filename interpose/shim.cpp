@@ -219,6 +219,7 @@ void Shim::finish() noexcept {
                    .gate = gate().state(),
                    .gate_reason = gate().reason(),
                    .devices = engines.totals(),
+                   .lifetimes = engines.lifetimes(),
                    .managed = managed_allocations.tally(),
                    .device = device_allocations.tally(),
                    .hooks = std::move(hooks),

@@ -35,6 +35,7 @@ struct Engine::State {
   void run(const Launch& event, Arrival arrival, Actions& actions);
   void apply(const Action& action);
   void forget_working_set(ExtentId id);
+  void end_life(ExtentId id) noexcept { lifetimes.ended(id, launches, iterations.period_launches()); }
   void discard_retired(std::uint64_t incoming_bytes, Actions& actions);
   void demote_oldest(ExtentId oldest, std::uint64_t incoming_bytes, Actions& actions);
   void account(const Launch& event, std::uint64_t own_bytes, bool is_launch);
@@ -42,6 +43,7 @@ struct Engine::State {
   std::unique_ptr<Policy> policy;
   std::uint64_t budget_bytes;
   const bool can_discard;
+  Lifetimes lifetimes;
   std::vector<ExtentId> retired_on_host;  // since the last launch
   Extents extents;
   MigrationTotals totals;
@@ -64,10 +66,12 @@ void Engine::allocated(const Allocated& event) {
   // shows only later: a signature that changed then would cost the detector an iteration. Staleness tells layers from
   // iterations.
   state_->extents.add(event.extent, event.bytes, mix(event.bytes), state_->launches);
+  state_->lifetimes.began(event.extent, event.bytes, state_->launches);
 }
 
 void Engine::freed(const Freed& event) {
   state_->forget_working_set(event.extent);
+  state_->end_life(event.extent);
   state_->extents.remove(event.extent);
 }
 
@@ -80,6 +84,7 @@ void Engine::retired(const Freed& event) {
   Extents& extents = state_->extents;
   if (!extents.contains(event.extent)) return;
   state_->forget_working_set(event.extent);
+  state_->end_life(event.extent);
   extents.retire(event.extent);
   if (state_->can_discard && extents[event.extent].place == Place::Host)
     state_->retired_on_host.push_back(event.extent);
@@ -88,6 +93,7 @@ void Engine::retired(const Freed& event) {
 void Engine::revived(const Allocated& event) {
   if (!state_->extents.is_retired(event.extent)) return allocated(event);
   state_->extents.revive(event.extent, mix(event.bytes), state_->launches);
+  state_->lifetimes.began(event.extent, event.bytes, state_->launches);
 }
 
 void Engine::reshaped(std::span<const ExtentId> before, std::span<const Allocated> after) {
@@ -184,6 +190,7 @@ Engine::State::Bytes Engine::State::touch(const Launch& event, bool is_launch) {
   }
   // Copies belong to the iteration in which they fall but do not make one: loading a model is a long run of equal
   // copies. Launches that touch nothing of ours count a little.
+  lifetimes.launched(event.touched, launches, iterations.period_launches());
   if (is_launch) iterations.observe(signature, bytes.own + 1, staleness);
   return bytes;
 }
@@ -205,7 +212,10 @@ void Engine::State::run(const Launch& event, Arrival arrival, Actions& actions) 
         actions.push_back({ActionKind::Prefetch, id});
         apply(actions.back());
       } else {
-        if (extents[id].place == Place::Host) totals.h2d_demand_bytes += extents[id].bytes;
+        if (extents[id].place == Place::Host) {
+          totals.h2d_demand_bytes += extents[id].bytes;
+          lifetimes.migrated(id, extents[id].bytes);
+        }
         extents.move_to_device(id);
       }
     }
@@ -220,10 +230,14 @@ void Engine::State::apply(const Action& action) {
       if (extent.place != Place::Device) return;
       ++totals.demotions;
       totals.d2h_demote_bytes += extent.bytes;
+      lifetimes.migrated(action.extent, extent.bytes);
       extents.move_to_host(action.extent);
       return;
     case ActionKind::Prefetch:
-      if (extent.place == Place::Host) totals.h2d_prefetch_bytes += extent.bytes;
+      if (extent.place == Place::Host) {
+        totals.h2d_prefetch_bytes += extent.bytes;
+        lifetimes.migrated(action.extent, extent.bytes);
+      }
       extents.move_to_device(action.extent);
       return;
     case ActionKind::Discard:
@@ -263,6 +277,10 @@ std::uint64_t Engine::footprint_bytes() const noexcept { return state_->extents.
 const MigrationTotals& Engine::totals() const noexcept { return state_->totals; }
 const IterationDetector& Engine::iterations() const noexcept { return state_->iterations; }
 void Engine::set_budget(std::uint64_t budget_bytes) noexcept { state_->budget_bytes = budget_bytes; }
+
+LifetimeTallies Engine::lifetimes() const noexcept {
+  return state_->lifetimes.tallies(state_->launches, state_->iterations.period_launches());
+}
 
 std::optional<IterationStats> Engine::take_completed_iteration() noexcept {
   return std::exchange(state_->completed, std::nullopt);

@@ -11,6 +11,7 @@
 #include "policy/action.hpp"
 #include "policy/event.hpp"
 #include "policy/iteration_detector.hpp"
+#include "policy/lifetimes.hpp"
 
 namespace hmshim::policy {
 
@@ -86,6 +87,8 @@ class Engine {
   [[nodiscard]] std::uint64_t footprint_bytes() const noexcept;
   [[nodiscard]] const MigrationTotals& totals() const noexcept;
   [[nodiscard]] const IterationDetector& iterations() const noexcept;
+  // What kind of data the extents are, those of the past included.
+  [[nodiscard]] LifetimeTallies lifetimes() const noexcept;
   void set_budget(std::uint64_t budget_bytes) noexcept;  // takes effect at the next launch
 
   // The iteration that the last launch completed, once. An owner that does not ask at every launch sees only the

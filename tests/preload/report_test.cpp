@@ -87,6 +87,12 @@ TEST(PreloadReport, tells_start_iterations_and_end_of_a_process) {
   EXPECT_EQ(exit.at("kind"), "exit");
   EXPECT_EQ(exit.at("gate"), "active");
   EXPECT_EQ(exit.at("records_dropped"), 0);
+  std::uint64_t migrated = 0;
+  for (const json& kind : exit.at("lifetimes")) {
+    EXPECT_GT(kind.at("extents"), 0) << kind;
+    migrated += kind.at("migrated_bytes").get<std::uint64_t>();
+  }
+  EXPECT_GT(migrated, 0);
   EXPECT_GT(exit.at("allocations").at("managed").at("count"), 0);
   EXPECT_GT(exit.at("allocations").at("managed").at("peak_bytes"), 32 << 20);
   for (const char* hook : {"cuMemAlloc_v2", "cuMemFree_v2", "cuLaunchKernel"}) {
