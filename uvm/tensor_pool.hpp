@@ -103,7 +103,8 @@ class TensorPool {
   [[nodiscard]] CUstream own_stream() const noexcept { return own_stream_; }
 
   // Gives slabs without a tensor back to the driver as long as more than `keep_bytes` are reserved; waits for the
-  // device. The driver's error when it refuses one, which the pool then keeps. Nothing happens while a stream is captured.
+  // device. The driver's error when it refuses one, which the pool then keeps. Nothing happens while a stream is
+  // captured.
   CUresult trim(std::uint64_t keep_bytes);
   // The context is gone, and with it everything.
   void note_destroyed();

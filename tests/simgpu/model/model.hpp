@@ -314,8 +314,8 @@ class Model {
   /// Like idle(), but also ends when the `bytes` at `memory` are no longer `seen`, or at `deadline_ns` (0: never). What
   /// is watched must be written by operations of streams only, or the moment of the end is not settled by virtual time.
   void watch(const void* memory, const void* seen, std::size_t bytes, TimeNs deadline_ns);
-  /// The calling agent goes on as many ns later as its id says. Agents that one event woke then act one by one, and what
-  /// they share outside of the model is the same in every run.
+  /// The calling agent goes on as many ns later as its id says. Agents that one event woke then act one by one, and
+  /// what they share outside of the model is the same in every run.
   void take_turn();
   /// Ends idle() or watch() of an agent at the later of its own and the caller's clock.
   [[nodiscard]] Status wake_agent(AgentId agent);
