@@ -39,6 +39,9 @@ void simgpu_set_duration_ns(simgpu_footprint* footprint, int64_t duration_ns);
 typedef void (*simgpu_describe)(const simgpu_launch* launch, simgpu_footprint* footprint);
 void simgpu_register_footprint(const char* mangled, simgpu_describe describe);
 
+/* The address of the tensor that a kernel's CUtensorMap parameter was made from. */
+void* simgpu_tensor_map_address(const void* map);
+
 /* The virtual clock of the calling thread; 0 before cuInit. */
 unsigned long long simgpu_now_ns(void);
 

@@ -20,6 +20,8 @@ CUresult on_device(Call call, CUdevice device, Body&& body) {
 // Limits are those of compute capability 9.0 (CUDA programming guide, technical specifications); only what the profile
 // knows differs between devices. What is not listed is not supported: 0.
 int attribute(CUdevice_attribute which, CUdevice device) {
+  const auto& given = driver().options.attributes;
+  if (const auto found = given.find(which); found != given.end()) return found->second;
   const Profile& profile = driver().model->profile();
   switch (which) {
     case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK:
@@ -143,7 +145,8 @@ CUresult cuDeviceGet(CUdevice* device, int ordinal) {
 CUresult cuDeviceGetName(char* name, int length, CUdevice device) {
   return on_device(Call::cuDeviceGetName, device, [=] {
     if (name == nullptr || length <= 0) return CUDA_ERROR_INVALID_VALUE;
-    std::snprintf(name, static_cast<std::size_t>(length), "%s", driver().model->profile().name.c_str());
+    std::snprintf(name, static_cast<std::size_t>(length), "%s",
+                  driver().options.name.value_or(driver().model->profile().name).c_str());
     return CUDA_SUCCESS;
   });
 }

@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 #include <pthread.h>
+#include <unistd.h>
 
 #include <array>
 #include <cstdio>
@@ -96,8 +97,16 @@ CUresult result_of_exception() noexcept {
 }
 
 Thread& thread() noexcept {
-  static thread_local Thread current;
-  return current;
+  // That of the main thread outlives the thread's own destructors: exit handlers and static ones still call.
+  static thread_local Thread* current = nullptr;
+  if (current == nullptr) {
+    current = new Thread;
+    if (gettid() != getpid()) {
+      static thread_local std::unique_ptr<Thread> owner;
+      owner.reset(current);
+    }
+  }
+  return *current;
 }
 
 CUresult to_result(Status status) noexcept {
@@ -158,7 +167,7 @@ CUresult cuInit(unsigned flags) {
 CUresult cuDriverGetVersion(int* version) {
   return anytime(Call::cuDriverGetVersion, [version] {
     if (version == nullptr) return CUDA_ERROR_INVALID_VALUE;
-    *version = CUDA_VERSION;
+    *version = is_ready() ? driver().options.version.value_or(CUDA_VERSION) : CUDA_VERSION;
     return CUDA_SUCCESS;
   });
 }

@@ -70,7 +70,7 @@ struct Pool {
 };
 
 // How memory was obtained decides how it may be freed and what its attributes are.
-enum class MemoryOrigin { Device, Managed, Pool, Host, Registered, Global, Graph };
+enum class MemoryOrigin { Device, Managed, Pool, Host, Registered, Global, Graph, Mapped };
 
 struct Memory {
   MemoryOrigin origin = MemoryOrigin::Device;

@@ -28,7 +28,10 @@ enum class HandleKind : std::uint64_t {
   Pool,
   Graph,
   GraphExec,
-  Node
+  Node,
+  Array,
+  MipmappedArray,
+  Physical
 };
 
 // Objects of one kind. find() takes no lock; create() and destroy() do. An object's storage stays readable after

@@ -1,8 +1,10 @@
 #include "tests/simgpu/driver/options.hpp"
 
+#include <cuda.h>
 #include <unistd.h>
 
 #include <charconv>
+#include <climits>
 #include <cstdlib>
 #include <filesystem>
 #include <string_view>
@@ -95,6 +97,20 @@ std::vector<Failure> parse_failures(const std::string& value) {
   return failures;
 }
 
+std::map<int, int> parse_attributes(const std::string& value) {
+  std::map<int, int> attributes;
+  for (const std::string& part : split(value, ',')) {
+    const auto fields = split(part, '=');
+    const auto number = fields.size() == 2 ? parse_unsigned(fields[0]) : std::nullopt;
+    const auto setting = fields.size() == 2 ? parse_unsigned(fields[1]) : std::nullopt;
+    if (!number || !setting || *number >= CU_DEVICE_ATTRIBUTE_MAX || *setting > INT_MAX) {
+      reject("SIMGPU_ATTRIBUTES", value, "number=value of CUdevice_attribute, such as 18=1 for an integrated device");
+    }
+    attributes[static_cast<int>(*number)] = static_cast<int>(*setting);
+  }
+  return attributes;
+}
+
 DriverOptions read_options() {
   DriverOptions options;
   options.profile_path = profile_path(environment("SIMGPU_PROFILE").value_or(kDefaultProfile));
@@ -114,6 +130,15 @@ DriverOptions read_options() {
     if (const auto at = options.log_path.find("%p"); at != std::string::npos) {
       options.log_path.replace(at, 2, std::to_string(getpid()));
     }
+  }
+  options.name = environment("SIMGPU_NAME");
+  if (const auto value = environment("SIMGPU_ATTRIBUTES")) options.attributes = parse_attributes(*value);
+  if (const auto value = environment("SIMGPU_DRIVER_VERSION")) {
+    const auto version = parse_unsigned(*value);
+    if (!version || *version < 11030 || *version > CUDA_VERSION) {
+      reject("SIMGPU_DRIVER_VERSION", *value, "a CUDA version from 11030 to " + std::to_string(CUDA_VERSION));
+    }
+    options.version = static_cast<int>(*version);
   }
   if (const auto value = environment("SIMGPU_KERNELS")) options.kernel_libraries = split(*value, ':');
   return options;

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -32,6 +33,9 @@ struct DriverOptions {
   std::vector<Failure> failures;
   std::string log_path;  // %p already replaced
   std::vector<std::string> kernel_libraries;
+  std::optional<std::string> name;  // instead of the profile's
+  std::map<int, int> attributes;    // instead of the model's, by CUdevice_attribute
+  std::optional<int> version;       // instead of CUDA_VERSION: a driver that knows nothing newer
 };
 
 // Throws OptionError.
@@ -39,6 +43,8 @@ struct DriverOptions {
 
 // "64MiB", "8GiB", "4096": bytes. Throws OptionError naming `variable`.
 [[nodiscard]] std::uint64_t parse_bytes(const std::string& variable, const std::string& value);
+// "18=1,89=0": values by number of attribute.
+[[nodiscard]] std::map<int, int> parse_attributes(const std::string& value);
 // "cuMemAlloc_v2:3:CUDA_ERROR_OUT_OF_MEMORY", "*:17:2"; several separated by commas.
 [[nodiscard]] std::vector<Failure> parse_failures(const std::string& value);
 
