@@ -12,16 +12,21 @@
 namespace hmshim::interpose {
 
 enum class Bypass : std::uint8_t {
-  allocation_in_capture,  // a managed allocation is not a legal part of a capture: real device memory instead
-  launch_in_capture,      // recorded into a graph, not run
-  graph_launch,           // its kernels are not seen one by one
-  unknown_parameters,     // a kernel whose parameter layout the driver does not tell
-  unmanaged_device,       // allocated on a device that cannot migrate
-  foreign_pool,           // from a memory pool that must be the driver's: shareable, or not of plain device memory
+#define BYPASS(name, sentence) name,
+#include "interpose/bypasses.def"
+#undef BYPASS
 };
-inline constexpr std::size_t kBypassCount = 6;
 
-[[nodiscard]] std::string_view to_string(Bypass reason) noexcept;
+// The names, indexed by Bypass.
+inline constexpr std::string_view kBypassNames[] = {
+#define BYPASS(name, sentence) #name,
+#include "interpose/bypasses.def"
+#undef BYPASS
+};
+
+[[nodiscard]] constexpr std::string_view to_string(Bypass reason) noexcept {
+  return kBypassNames[static_cast<std::size_t>(reason)];
+}
 
 class Bypasses {
  public:
@@ -38,7 +43,7 @@ class Bypasses {
     std::atomic<std::uint64_t> count{0};
     std::atomic<std::uint64_t> bytes{0};
   };
-  std::array<Tally, kBypassCount> tallies_;
+  std::array<Tally, std::size(kBypassNames)> tallies_;
 };
 
 }  // namespace hmshim::interpose

@@ -127,6 +127,19 @@ bool parse_value(std::string_view values, std::string_view text, std::string& wo
   return allows(values, text);
 }
 
+// File names; "none" is none of them.
+bool parse_value(std::string_view, std::string_view text, Names& names) {
+  names.clear();
+  if (text == "none") return true;
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const std::size_t end = std::min(text.find(',', begin), text.size());
+    names.emplace_back(text.substr(begin, end - begin));
+    if (names.back().empty() || names.back().find('/') != std::string::npos) return false;
+    begin = end + 1;
+  }
+  return true;
+}
+
 // ---- messages
 // ----------------------------------------------------------------------------------------------------------
 
@@ -139,6 +152,8 @@ std::string describe(std::string_view values) {
       text += "a size such as 512M, 8G = 8GiB, 8GB (decimal) or plain bytes";
     } else if (each == "PERCENT") {
       text += "a share of the device's memory such as 60% (0% to 100%)";
+    } else if (each == "NAMES") {
+      text += "file names of libraries, separated by commas, such as libmine,libother.so.2";
     } else if (each == "PATH") {
       text += "a path in which %p is the process id, %r the rank and %% a percent sign";
     } else {

@@ -25,6 +25,8 @@ struct Amount {
   bool operator==(const Amount&) const = default;
 };
 
+using Names = std::vector<std::string>;
+
 // What the guest is told about memory.
 enum class MemInfo : std::uint8_t { Virtual, Device };
 

@@ -6,4 +6,12 @@
 #include <cuda.h>
 
 #undef cuGetProcAddress
+#undef cuGraphExecKernelNodeSetParams
+#undef cuGraphExecUpdate
+#undef cuGraphInstantiate
+#undef cuMemAdvise
+#undef cuMemHostRegister
+#undef cuMemPrefetchAsync
+#undef cuMemcpy3DBatchAsync
+#undef cuMemcpyBatchAsync
 #undef cuStreamBeginCapture

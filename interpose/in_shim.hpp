@@ -6,17 +6,20 @@ namespace hmshim::interpose {
 
 class InShim {
  public:
-  InShim() noexcept { entered_ = true; }
-  ~InShim() { entered_ = false; }
+  // `caller` is where the guest's call returns to.
+  explicit InShim(const void* caller) noexcept { caller_ = caller; }
+  ~InShim() { caller_ = nullptr; }
   InShim(const InShim&) = delete;
   InShim& operator=(const InShim&) = delete;
 
-  [[nodiscard]] static bool is_nested() noexcept { return entered_; }
+  [[nodiscard]] static bool is_nested() noexcept { return caller_ != nullptr; }
+  // Only inside handlers.
+  [[nodiscard]] static const void* caller() noexcept { return caller_; }
 
  private:
-  // Initial-exec: reading it is one instruction and never allocates. It costs one byte of the static TLS that preload
+  // Initial-exec: reading it is one instruction and never allocates. It costs a word of the static TLS that preload
   // libraries share.
-  [[gnu::tls_model("initial-exec")]] static inline constinit thread_local bool entered_ = false;
+  [[gnu::tls_model("initial-exec")]] static inline constinit thread_local const void* caller_ = nullptr;
 };
 
 }  // namespace hmshim::interpose

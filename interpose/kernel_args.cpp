@@ -22,9 +22,11 @@ std::uint64_t content_hash(const ParamLayout& layout) noexcept {
   return hash;
 }
 
-// Asks the driver for every parameter in turn; CUDA_ERROR_INVALID_VALUE past the last one ends the list (cuda.h,
-// cuFuncGetParamInfo).
-bool ask_driver(const void* handle, HandleKind kind, const uvm::DriverApi& driver, ParamLayout& layout) {
+}  // namespace
+
+// Every parameter in turn; CUDA_ERROR_INVALID_VALUE past the last one ends the list (cuda.h, cuFuncGetParamInfo).
+std::optional<ParamLayout> ask_layout(const void* handle, HandleKind kind, const uvm::DriverApi& driver) {
+  ParamLayout layout;
   for (std::uint32_t index = 0;; ++index) {
     std::size_t offset = 0;
     std::size_t size = 0;
@@ -34,8 +36,8 @@ bool ask_driver(const void* handle, HandleKind kind, const uvm::DriverApi& drive
     } else if (kind == HandleKind::Function && driver.cuFuncGetParamInfo != nullptr) {
       result = driver.cuFuncGetParamInfo(static_cast<CUfunction>(const_cast<void*>(handle)), index, &offset, &size);
     }
-    if (result == CUDA_ERROR_INVALID_VALUE) return true;
-    if (result != CUDA_SUCCESS) return false;
+    if (result == CUDA_ERROR_INVALID_VALUE) return layout;
+    if (result != CUDA_SUCCESS) return std::nullopt;
     layout.bytes = static_cast<std::uint32_t>(offset + size);
     if (size >= sizeof(std::uint64_t)) {
       layout.params.push_back(
@@ -43,8 +45,6 @@ bool ask_driver(const void* handle, HandleKind kind, const uvm::DriverApi& drive
     }
   }
 }
-
-}  // namespace
 
 KernelLayouts::KernelLayouts() {
   indexes_.push_back(new Index(kFirstSlots));
@@ -100,9 +100,9 @@ const ParamLayout* KernelLayouts::find_slow(const void* handle, const uvm::Drive
   const std::lock_guard lock(mutex_);
   const auto known = known_.find(handle);
   if (known == known_.end()) return nullptr;
-  ParamLayout layout;
-  if (!ask_driver(handle, known->second.kind, driver, layout)) return nullptr;
-  const ParamLayout* interned = intern(std::move(layout));
+  std::optional<ParamLayout> layout = ask_layout(handle, known->second.kind, driver);
+  if (!layout) return nullptr;
+  const ParamLayout* interned = intern(*std::move(layout));
   publish(reinterpret_cast<std::uintptr_t>(handle), interned);
   return interned;
 }
@@ -183,26 +183,32 @@ void collect_words(const void* data, std::size_t words, const uvm::AllocationTab
   for (; at < words; ++at) test(word_at(at));
 }
 
+std::span<const unsigned char> packed_params(void** extra) noexcept {
+  const unsigned char* buffer = nullptr;
+  std::size_t bytes = 0;
+  for (void** item = extra; item != nullptr && *item != CU_LAUNCH_PARAM_END; item += 2) {
+    if (*item == CU_LAUNCH_PARAM_BUFFER_POINTER) {
+      buffer = static_cast<const unsigned char*>(item[1]);
+    } else if (*item == CU_LAUNCH_PARAM_BUFFER_SIZE) {
+      bytes = *static_cast<const std::size_t*>(item[1]);
+    } else {
+      return {};  // the driver will refuse it
+    }
+  }
+  return {buffer, buffer != nullptr ? bytes : 0};
+}
+
 void collect_launch(const ParamLayout& layout, void** kernel_params, void** extra, const uvm::AllocationTable& table,
                     Touched& out) noexcept {
   if (kernel_params != nullptr) {
     for (const PointerParam& param : layout.params) collect_words(kernel_params[param.index], param.words, table, out);
     return;
   }
-  if (extra == nullptr) return;
-  const unsigned char* buffer = nullptr;
-  std::size_t bytes = 0;
-  for (void** item = extra; *item != CU_LAUNCH_PARAM_END; item += 2) {
-    if (*item == CU_LAUNCH_PARAM_BUFFER_POINTER) buffer = static_cast<const unsigned char*>(item[1]);
-    if (*item == CU_LAUNCH_PARAM_BUFFER_SIZE) bytes = *static_cast<const std::size_t*>(item[1]);
-    if (*item != CU_LAUNCH_PARAM_BUFFER_POINTER && *item != CU_LAUNCH_PARAM_BUFFER_SIZE)
-      return;  // the driver will refuse it
-  }
-  if (buffer == nullptr) return;
+  const std::span<const unsigned char> packed = packed_params(extra);
   for (const PointerParam& param : layout.params) {
     // A buffer shorter than the layout is the guest's error to be told by the driver; nothing past its end is read.
-    if (param.offset + std::size_t{param.words} * sizeof(std::uint64_t) > bytes) continue;
-    collect_words(buffer + param.offset, param.words, table, out);
+    if (param.offset + std::size_t{param.words} * sizeof(std::uint64_t) > packed.size()) continue;
+    collect_words(packed.data() + param.offset, param.words, table, out);
   }
 }
 

@@ -10,6 +10,7 @@
 #include <atomic>
 #include <cstdint>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <unordered_map>
 #include <vector>
@@ -36,6 +37,9 @@ struct ParamLayout {
   std::uint32_t bytes = 0;  // end of the last parameter
   bool operator==(const ParamLayout&) const = default;
 };
+
+// Asks the driver; nothing where it does not answer. May throw std::bad_alloc.
+[[nodiscard]] std::optional<ParamLayout> ask_layout(const void* handle, HandleKind kind, const uvm::DriverApi& driver);
 
 // Handle → parameter layout. find() is lock-free: it runs at every launch.
 class KernelLayouts {
@@ -89,13 +93,14 @@ class KernelLayouts {
 };
 
 // The extents a launch names, in order of appearance; one entry per run of equal neighbours. Fixed room: launches are
-// not the place to allocate.
+// not the place to allocate. What exceeds it is not seen, as far as one launch goes; whoever has more starts again.
 class Touched {
  public:
   void add(uvm::Hit hit) noexcept {
     if (count_ == policy::kMaxTouched || (count_ > 0 && extents_[count_ - 1] == hit.extent)) return;
     extents_[count_++] = hit.extent;
   }
+  void clear() noexcept { count_ = 0; }
   [[nodiscard]] std::span<const policy::ExtentId> extents() const noexcept { return {extents_, count_}; }
 
  private:
@@ -105,6 +110,9 @@ class Touched {
 
 // Adds what `words` 8-byte words at `data` point to.
 void collect_words(const void* data, std::size_t words, const uvm::AllocationTable& table, Touched& out) noexcept;
+
+// The buffer of a launch's `extra`; empty where there is none.
+[[nodiscard]] std::span<const unsigned char> packed_params(void** extra) noexcept;
 
 // Adds what a launch names. Exactly one of `kernel_params` and `extra` is set (CUDA driver API, cuLaunchKernel); with
 // neither the kernel takes none.

@@ -1,10 +1,8 @@
 // Copies and memsets: what they name is touched, and made resident first (copy engines fault page by page).
-//
-// The extent is what matters to the policy, so the first byte of each side is enough: a range lies within one
-// allocation.
 #include <initializer_list>
 
 #include "interpose/handlers.hpp"
+#include "interpose/operands.hpp"
 #include "interpose/real_driver.hpp"
 #include "interpose/shim.hpp"
 
@@ -12,13 +10,9 @@ namespace hmshim::interpose {
 
 namespace {
 
-void prepare(CUstream stream, std::initializer_list<CUdeviceptr> addresses) {
+void announce(CUstream stream, const Touched& touched) {
   Shim& shim = Shim::get();
   if (!shim.captures.are_running()) shim.pools.note_work(stream);
-  Touched touched;
-  for (const CUdeviceptr address : addresses) {
-    if (const uvm::Hit hit = shim.allocations.find(address); hit.extent != policy::kNoExtent) touched.add(hit);
-  }
   if (touched.extents().empty()) return;
   if (shim.captures.are_running()) {
     shim.bypasses.count(Bypass::launch_in_capture);
@@ -27,17 +21,32 @@ void prepare(CUstream stream, std::initializer_list<CUdeviceptr> addresses) {
   shim.engines.copy(touched.extents(), stream);
 }
 
-CUdeviceptr address_of(const void* host) noexcept { return reinterpret_cast<CUdeviceptr>(host); }
-
-// The side of a 2D or 3D copy that is linear memory and may be ours; array and host sides are not.
-CUdeviceptr side(CUmemorytype type, CUdeviceptr device) noexcept {
-  return type == CU_MEMORYTYPE_DEVICE || type == CU_MEMORYTYPE_UNIFIED ? device : 0;
+void prepare(CUstream stream, std::initializer_list<CUdeviceptr> addresses) {
+  Touched touched;
+  for (const CUdeviceptr address : addresses) touch(Shim::get().allocations, address, touched);
+  announce(stream, touched);
 }
+
+// All copies of a batch at once: `sides(i)` are the two addresses of copy i.
+template <class Sides>
+void prepare_batch(CUstream stream, std::size_t count, Sides&& sides) {
+  Touched touched;
+  for (std::size_t i = 0; i < count; ++i) {
+    for (const CUdeviceptr address : sides(i)) touch(Shim::get().allocations, address, touched);
+    if (touched.extents().size() + 2 <= policy::kMaxTouched) continue;
+    announce(stream, touched);
+    touched.clear();
+  }
+  announce(stream, touched);
+}
+
+CUdeviceptr address_of(const void* host) noexcept { return reinterpret_cast<CUdeviceptr>(host); }
 
 template <class Copy>
 void prepare_box(CUstream stream, const Copy* copy) {
   if (copy == nullptr) return;
-  prepare(stream, {side(copy->dstMemoryType, copy->dstDevice), side(copy->srcMemoryType, copy->srcDevice)});
+  const auto [dst, src] = sides_of(*copy);
+  prepare(stream, {dst, src});
 }
 
 }  // namespace
@@ -106,6 +115,52 @@ HMSHIM_BOX_ASYNC(cuMemcpy2DAsync_v2, stream_of_legacy, CUDA_MEMCPY2D)
 HMSHIM_BOX_ASYNC(cuMemcpy2DAsync_v2_ptsz, stream_of_ptsz, CUDA_MEMCPY2D)
 HMSHIM_BOX_ASYNC(cuMemcpy3DAsync_v2, stream_of_legacy, CUDA_MEMCPY3D)
 HMSHIM_BOX_ASYNC(cuMemcpy3DAsync_v2_ptsz, stream_of_ptsz, CUDA_MEMCPY3D)
+HMSHIM_BOX_SYNC(cuMemcpy3DPeer, CU_STREAM_LEGACY, CUDA_MEMCPY3D_PEER)
+HMSHIM_BOX_SYNC(cuMemcpy3DPeer_ptds, CU_STREAM_PER_THREAD, CUDA_MEMCPY3D_PEER)
+HMSHIM_BOX_ASYNC(cuMemcpy3DPeerAsync, stream_of_legacy, CUDA_MEMCPY3D_PEER)
+HMSHIM_BOX_ASYNC(cuMemcpy3DPeerAsync_ptsz, stream_of_ptsz, CUDA_MEMCPY3D_PEER)
+
+// Between an array, which is never ours, and linear memory.
+#define HMSHIM_ARRAY_COPY(suffix, stream)                                                                     \
+  HMSHIM_SYNC(cuMemcpyAtoD_v2##suffix, stream, (CUdeviceptr dst, CUarray array, size_t offset, size_t bytes), \
+              (dst, array, offset, bytes), dst)                                                               \
+  HMSHIM_SYNC(cuMemcpyDtoA_v2##suffix, stream, (CUarray array, size_t offset, CUdeviceptr src, size_t bytes), \
+              (array, offset, src, bytes), src)
+HMSHIM_ARRAY_COPY(, CU_STREAM_LEGACY)
+HMSHIM_ARRAY_COPY(_ptds, CU_STREAM_PER_THREAD)
+
+#define HMSHIM_BATCH_PARAMS                                                                          \
+  CUdeviceptr *dsts, CUdeviceptr *srcs, size_t *sizes, size_t count, CUmemcpyAttributes *attributes, \
+      size_t *attribute_of_first, size_t attribute_count
+#define HMSHIM_BATCH_ARGS dsts, srcs, sizes, count, attributes, attribute_of_first, attribute_count
+#define HMSHIM_BATCH_SIDES \
+  dsts != nullptr &&srcs != nullptr ? count : 0, [=](std::size_t i) { return std::array{dsts[i], srcs[i]}; }
+#define HMSHIM_BATCH(suffix, flavour)                                                            \
+  CUresult on_cuMemcpyBatchAsync##suffix(HMSHIM_BATCH_PARAMS, size_t* failed, CUstream stream) { \
+    prepare_batch(flavour(stream), HMSHIM_BATCH_SIDES);                                          \
+    return real().cuMemcpyBatchAsync##suffix(HMSHIM_BATCH_ARGS, failed, stream);                 \
+  }                                                                                              \
+  CUresult on_cuMemcpyBatchAsync_v2##suffix(HMSHIM_BATCH_PARAMS, CUstream stream) {              \
+    prepare_batch(flavour(stream), HMSHIM_BATCH_SIDES);                                          \
+    return real().cuMemcpyBatchAsync_v2##suffix(HMSHIM_BATCH_ARGS, stream);                      \
+  }
+HMSHIM_BATCH(, stream_of_legacy)
+HMSHIM_BATCH(_ptsz, stream_of_ptsz)
+
+#define HMSHIM_BOX_BATCH_SIDES copies != nullptr ? count : 0, [=](std::size_t i) { return sides_of(copies[i]); }
+#define HMSHIM_BOX_BATCH(suffix, flavour)                                                                             \
+  CUresult on_cuMemcpy3DBatchAsync##suffix(size_t count, CUDA_MEMCPY3D_BATCH_OP* copies, size_t* failed,              \
+                                           unsigned long long flags, CUstream stream) {                               \
+    prepare_batch(flavour(stream), HMSHIM_BOX_BATCH_SIDES);                                                           \
+    return real().cuMemcpy3DBatchAsync##suffix(count, copies, failed, flags, stream);                                 \
+  }                                                                                                                   \
+  CUresult on_cuMemcpy3DBatchAsync_v2##suffix(size_t count, CUDA_MEMCPY3D_BATCH_OP* copies, unsigned long long flags, \
+                                              CUstream stream) {                                                      \
+    prepare_batch(flavour(stream), HMSHIM_BOX_BATCH_SIDES);                                                           \
+    return real().cuMemcpy3DBatchAsync_v2##suffix(count, copies, flags, stream);                                      \
+  }
+HMSHIM_BOX_BATCH(, stream_of_legacy)
+HMSHIM_BOX_BATCH(_ptsz, stream_of_ptsz)
 
 // Memsets are asynchronous to the host even in their plain form (CUDA driver API, synchronization behaviour): nothing
 // to settle.

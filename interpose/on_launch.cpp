@@ -38,6 +38,8 @@ void announce(const void* function, const Shape& shape, CUstream stream, void** 
   Touched touched;
   if (const ParamLayout* layout = shim.layouts.find(function, shim.driver)) {
     collect_launch(*layout, params, extra, shim.allocations, touched);
+    if (shim.tensor_maps.are_known()) [[unlikely]]
+      shim.tensor_maps.collect(*layout, params, extra, shim.allocations, touched);
   } else {
     shim.bypasses.count(Bypass::unknown_parameters);
   }
@@ -54,6 +56,11 @@ void learn_all(const Handle* handles, unsigned room, HandleKind kind, Owner owne
     if (count_of == nullptr || count_of(&count, owner) != CUDA_SUCCESS) return;
     for (unsigned i = 0; i < std::min(room, count); ++i) Shim::get().layouts.learn(handles[i], kind, owner);
   });
+}
+
+CUresult encoded(CUresult result, const CUtensorMap* map, const void* address) noexcept {
+  if (result == CUDA_SUCCESS) Shim::get().tensor_maps.learn(*map, address);
+  return result;
 }
 
 Shape shape_of(const CUlaunchConfig& config) noexcept {
@@ -93,6 +100,17 @@ HMSHIM_LAUNCH_COOPERATIVE(cuLaunchCooperativeKernel_ptsz, stream_of_ptsz)
   }
 HMSHIM_LAUNCH_EX(cuLaunchKernelEx, stream_of_legacy)
 HMSHIM_LAUNCH_EX(cuLaunchKernelEx_ptsz, stream_of_ptsz)
+
+CUresult on_cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS* launches, unsigned count, unsigned flags) {
+  for (unsigned i = 0; launches != nullptr && i < count; ++i) {
+    const CUDA_LAUNCH_PARAMS& launch = launches[i];
+    announce(launch.function,
+             {launch.gridDimX, launch.gridDimY, launch.gridDimZ, launch.blockDimX, launch.blockDimY, launch.blockDimZ,
+              launch.sharedMemBytes},
+             stream_of_legacy(launch.hStream), launch.kernelParams, nullptr);
+  }
+  return real().cuLaunchCooperativeKernelMultiDevice(launches, count, flags);
+}
 
 // What kind of handle each is: the driver has one question for functions and another for kernels.
 
@@ -137,6 +155,41 @@ CUresult on_cuModuleUnload(CUmodule module) {
 CUresult on_cuLibraryUnload(CUlibrary library) {
   Shim::get().layouts.forget(library);
   return real().cuLibraryUnload(library);
+}
+
+// Tensor maps: what each descriptor was made from.
+
+#define HMSHIM_ENCODE_TILED                                                                           \
+  CUtensorMap *map, CUtensorMapDataType type, cuuint32_t rank, void *address, const cuuint64_t *dims, \
+      const cuuint64_t *strides
+CUresult on_cuTensorMapEncodeTiled(HMSHIM_ENCODE_TILED, const cuuint32_t* box, const cuuint32_t* element_strides,
+                                   CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle,
+                                   CUtensorMapL2promotion promotion, CUtensorMapFloatOOBfill fill) {
+  const CUresult result = real().cuTensorMapEncodeTiled(map, type, rank, address, dims, strides, box, element_strides,
+                                                        interleave, swizzle, promotion, fill);
+  return encoded(result, map, address);
+}
+CUresult on_cuTensorMapEncodeIm2col(HMSHIM_ENCODE_TILED, const int* lower, const int* upper, cuuint32_t channels,
+                                    cuuint32_t pixels, const cuuint32_t* element_strides,
+                                    CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle,
+                                    CUtensorMapL2promotion promotion, CUtensorMapFloatOOBfill fill) {
+  const CUresult result =
+      real().cuTensorMapEncodeIm2col(map, type, rank, address, dims, strides, lower, upper, channels, pixels,
+                                     element_strides, interleave, swizzle, promotion, fill);
+  return encoded(result, map, address);
+}
+CUresult on_cuTensorMapEncodeIm2colWide(HMSHIM_ENCODE_TILED, int lower, int upper, cuuint32_t channels,
+                                        cuuint32_t pixels, const cuuint32_t* element_strides,
+                                        CUtensorMapInterleave interleave, CUtensorMapIm2ColWideMode mode,
+                                        CUtensorMapSwizzle swizzle, CUtensorMapL2promotion promotion,
+                                        CUtensorMapFloatOOBfill fill) {
+  const CUresult result =
+      real().cuTensorMapEncodeIm2colWide(map, type, rank, address, dims, strides, lower, upper, channels, pixels,
+                                         element_strides, interleave, mode, swizzle, promotion, fill);
+  return encoded(result, map, address);
+}
+CUresult on_cuTensorMapReplaceAddress(CUtensorMap* map, void* address) {
+  return encoded(real().cuTensorMapReplaceAddress(map, address), map, address);
 }
 
 }  // namespace hmshim::interpose

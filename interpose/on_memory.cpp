@@ -5,6 +5,8 @@
 #include <optional>
 
 #include "interpose/handlers.hpp"
+#include "interpose/in_shim.hpp"
+#include "interpose/log.hpp"
 #include "interpose/real_driver.hpp"
 #include "interpose/shim.hpp"
 
@@ -12,29 +14,15 @@ namespace hmshim::interpose {
 
 namespace {
 
-// Where an allocation made now would belong.
-struct Owner {
-  std::uint16_t device;
-  std::uint64_t context;
-};
-
-// Without a context this fails as the allocation itself would, with CUDA_ERROR_INVALID_CONTEXT.
-CUresult find_current_owner(const uvm::DriverApi& driver, Owner& owner) noexcept {
-  CUdevice device = 0;
-  CUcontext context = nullptr;
-  if (const CUresult result = driver.cuCtxGetDevice(&device); result != CUDA_SUCCESS) return result;
-  if (const CUresult result = driver.cuCtxGetCurrent(&context); result != CUDA_SUCCESS) return result;
-  owner = {static_cast<std::uint16_t>(device), reinterpret_cast<std::uintptr_t>(context)};
-  return CUDA_SUCCESS;
-}
+// Of a pitch as texture and surface hardware wants its rows (CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT of every device
+// there is), and the largest that a 2D copy takes (CU_DEVICE_ATTRIBUTE_MAX_PITCH).
+constexpr std::size_t kPitchAlignment = 512;
+constexpr std::size_t kLargestPitch = (std::size_t{1} << 31) - 1;
 
 // The device's memory information as the guest is to see it; nothing when the driver's own answer stands.
 std::optional<uvm::MemoryInfo> virtual_memory_info(CUdevice device) {
   Shim& shim = Shim::get();
-  const auto ordinal = static_cast<std::size_t>(device);
-  if (shim.config.meminfo == MemInfo::Device || ordinal >= shim.devices.size() ||
-      !shim.devices[ordinal].capabilities.can_manage())
-    return std::nullopt;
+  if (shim.config.meminfo == MemInfo::Device || !shim.can_manage(device)) return std::nullopt;
   // What the pools hold without a tenant is as good as free.
   uvm::MemoryInfo info = shim.budget.memory_info(static_cast<std::uint32_t>(device));
   const uvm::PoolBytes pool = shim.pools.bytes(static_cast<std::uint16_t>(device));
@@ -57,14 +45,58 @@ void note_allocated(Shim& shim, const uvm::Allocation& allocation) noexcept {
 
 void note_departed(Shim& shim, const uvm::Allocation& allocation) noexcept {
   contain([&] {
-    if (allocation.backing == uvm::Backing::Managed) {
-      if (allocation.is_live) shim.managed_allocations.remove(allocation.backed_bytes);
-      shim.engines.freed(allocation);
-    } else {
-      shim.device_allocations.remove(allocation.backed_bytes);
-      shim.fit_budget(allocation.device);
+    switch (allocation.backing) {
+      case uvm::Backing::Managed:
+        if (allocation.is_live) shim.managed_allocations.remove(allocation.backed_bytes);
+        shim.engines.freed(allocation);
+        return;
+      case uvm::Backing::Device:
+        shim.device_allocations.remove(allocation.backed_bytes);
+        shim.fit_budget(allocation.device);
+        return;
+      case uvm::Backing::ProgramManaged:
+        return;
     }
   });
+}
+
+// Memory for the guest: managed where that is possible and worth it, else what `pass`, the driver's own call, gives.
+template <class Pass>
+CUresult allocate(CUdeviceptr* address, std::size_t bytes, Pass&& pass) {
+  Shim& shim = Shim::get();
+  if (!gate().is_active()) return pass();
+  if (shim.captures.are_running()) {
+    shim.bypasses.count(Bypass::allocation_in_capture, bytes);
+    return pass();
+  }
+  const uvm::Result<Owner> owner = shim.current_owner();
+  if (!owner) return owner.error().code;
+  if (!shim.can_manage(owner->device)) {
+    shim.bypasses.count(Bypass::unmanaged_device, bytes);
+    return pass();
+  }
+  shim.report_device(owner->device);
+  const bool is_excluded = shim.callers.is_excluded(InShim::caller());
+  const uvm::Backing backing =
+      is_excluded || bytes < shim.config.device_threshold ? uvm::Backing::Device : uvm::Backing::Managed;
+  if (backing == uvm::Backing::Managed) {
+    if (uvm::TensorPool* pool = shim.pools.current()) return shim.pools.allocate(*pool, address, bytes, std::nullopt);
+  }
+  const uvm::Result<uvm::Allocation> allocation = shim.backing.allocate(bytes, owner->device, owner->context, backing);
+  if (!allocation) {
+    log(LogLevel::Info, [&] {
+      return fmt::format("allocation of {} bytes refused: {}", bytes, uvm::to_string(allocation.error().reason));
+    });
+    return allocation.error().code;
+  }
+  note_allocated(shim, *allocation);
+  if (is_excluded)
+    contain([&] {
+      shim.bypasses.count(Bypass::excluded_caller, bytes);
+      shim.callers.note_excluded(InShim::caller(), bytes);
+    });
+  *address = allocation->base;
+  return CUDA_SUCCESS;
 }
 
 // Ends a context by `destroy`; what it owned goes with it.
@@ -82,34 +114,26 @@ CUresult end_context(std::uint64_t context, Destroy&& destroy) {
 }  // namespace
 
 CUresult on_cuMemAlloc_v2(CUdeviceptr* address, size_t bytes) {
-  Shim& shim = Shim::get();
+  const auto pass = [&] { return real().cuMemAlloc_v2(address, bytes); };
   // Size 0 and a null output are errors in the driver's own words.
-  if (address == nullptr || bytes == 0 || !gate().is_active()) return real().cuMemAlloc_v2(address, bytes);
-  if (shim.captures.are_running()) {
-    shim.bypasses.count(Bypass::allocation_in_capture, bytes);
-    return real().cuMemAlloc_v2(address, bytes);
-  }
-  Owner owner{};
-  if (const CUresult result = find_current_owner(shim.driver, owner); result != CUDA_SUCCESS) return result;
-  if (owner.device >= shim.devices.size() || !shim.devices[owner.device].capabilities.can_manage()) {
-    shim.bypasses.count(Bypass::unmanaged_device, bytes);
-    return real().cuMemAlloc_v2(address, bytes);
-  }
-  shim.report_device(owner.device);
-  const uvm::Backing backing = bytes < shim.config.device_threshold ? uvm::Backing::Device : uvm::Backing::Managed;
-  if (backing == uvm::Backing::Managed) {
-    if (uvm::TensorPool* pool = shim.pools.current()) return shim.pools.allocate(*pool, address, bytes, std::nullopt);
-  }
-  const uvm::Result<uvm::Allocation> allocation = shim.backing.allocate(bytes, owner.device, owner.context, backing);
-  if (!allocation) {
-    log(LogLevel::Info, [&] {
-      return fmt::format("allocation of {} bytes refused: {}", bytes, uvm::to_string(allocation.error().reason));
-    });
-    return allocation.error().code;
-  }
-  note_allocated(shim, *allocation);
-  *address = allocation->base;
-  return CUDA_SUCCESS;
+  return address == nullptr || bytes == 0 ? pass() : allocate(address, bytes, pass);
+}
+
+CUresult on_cuMemAllocPitch_v2(CUdeviceptr* address, size_t* pitch, size_t width, size_t height,
+                               unsigned element_bytes) {
+  const auto pass = [&] { return real().cuMemAllocPitch_v2(address, pitch, width, height, element_bytes); };
+  const bool is_element = element_bytes == 4 || element_bytes == 8 || element_bytes == 16;
+  // What makes no sense, or no size, is an error in the driver's own words.
+  if (address == nullptr || pitch == nullptr || width == 0 || height == 0 || !is_element) return pass();
+  if (width > kLargestPitch) return pass();
+  const std::size_t row_bytes = (width + kPitchAlignment - 1) / kPitchAlignment * kPitchAlignment;
+  std::size_t bytes = 0;
+  if (__builtin_mul_overflow(row_bytes, height, &bytes)) return pass();
+  std::size_t passed_pitch = 0;
+  const CUresult result = allocate(
+      address, bytes, [&] { return real().cuMemAllocPitch_v2(address, &passed_pitch, width, height, element_bytes); });
+  if (result == CUDA_SUCCESS) *pitch = passed_pitch != 0 ? passed_pitch : row_bytes;
+  return result;
 }
 
 CUresult on_cuMemFree_v2(CUdeviceptr address) {

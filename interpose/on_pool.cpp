@@ -2,6 +2,7 @@
 #include <optional>
 
 #include "interpose/handlers.hpp"
+#include "interpose/in_shim.hpp"
 #include "interpose/real_driver.hpp"
 #include "interpose/shim.hpp"
 
@@ -28,6 +29,10 @@ CUresult allocate(CUdeviceptr* address, size_t bytes, CUmemoryPool from, CUstrea
     return real_call();
   };
   if (pool == nullptr) return pass(Bypass::unmanaged_device);
+  if (shim.callers.is_excluded(InShim::caller())) {
+    shim.callers.note_excluded(InShim::caller(), bytes);
+    return pass(Bypass::excluded_caller);
+  }
   const std::uint16_t device = pool->config().device;
   if (from != nullptr ? shim.pools.is_foreign(from) : shim.pools.is_current_foreign(device))
     return pass(Bypass::foreign_pool);

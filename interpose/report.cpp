@@ -169,6 +169,16 @@ std::string json(const BypassTally& tally) {
   return object.text();
 }
 
+std::string json(const CallerTally& tally) {
+  JsonObject object;
+  object.add("library", quoted(tally.library));
+  object.add("excluded_allocations", number(tally.excluded_allocations));
+  object.add("excluded_bytes", number(tally.excluded_bytes));
+  object.add("refused_handles", number(tally.refused_handles));
+  object.add("refused_bytes", number(tally.refused_bytes));
+  return object.text();
+}
+
 std::string json(const std::vector<HookTally>& hooks) {
   JsonObject object;
   for (const HookTally& hook : hooks) {
@@ -216,6 +226,9 @@ std::string json(pid_t pid, const ExitRecord& record, std::uint64_t dropped) {
   object.add("allocations", allocations.text());
   object.add("hooks", json(record.hooks));
   object.add("bypasses", array(record.bypasses, [](const BypassTally& tally) { return json(tally); }));
+  object.add("callers", array(record.callers, [](const CallerTally& tally) { return json(tally); }));
+  object.add("bound_to_driver", array(record.bound_to_driver, [](const std::string& name) { return quoted(name); }));
+  object.add("driver_copies", number(static_cast<std::uint64_t>(record.driver_copies)));
   object.add("records_dropped", number(dropped));
   return object.text();
 }
@@ -372,6 +385,10 @@ void Report::write_summary(const ExitRecord& record) {
     text += fmt::format("passed through: {} x {}{}\n", bypass.count, bypass.reason,
                         bypass.bytes > 0 ? " (" + readable_bytes(bypass.bytes) + ")" : "");
   }
+  for (const std::string& library : record.bound_to_driver) {
+    text += fmt::format("not seen: {}, which is bound to the driver itself (RTLD_DEEPBIND)\n", library);
+  }
+  if (record.driver_copies > 1) text += "not seen: another copy of the driver in a namespace of its own (dlmopen)\n";
   write_to_stderr(text);
 }
 

@@ -77,6 +77,15 @@ struct BypassTally {
   std::uint64_t bytes = 0;  // of the allocations that went past us; 0 where the call allocates nothing
 };
 
+// A library that needs device memory: what it allocated stayed there, or what it wanted to share was refused.
+struct CallerTally {
+  std::string library;  // file name; "" for the program itself
+  std::uint64_t excluded_allocations = 0;
+  std::uint64_t excluded_bytes = 0;
+  std::uint64_t refused_handles = 0;
+  std::uint64_t refused_bytes = 0;
+};
+
 // The process ends.
 struct ExitRecord {
   std::string_view policy;
@@ -90,6 +99,10 @@ struct ExitRecord {
   AllocationTally device;
   std::vector<HookTally> hooks;  // those without a hit are left out
   std::vector<BypassTally> bypasses;
+  std::vector<CallerTally> callers;
+  // What reached the driver past the library (unseen.hpp).
+  std::vector<std::string> bound_to_driver;
+  int driver_copies = 1;
 };
 
 // One of a process. All members may be called from any thread; none throws: out of memory or disk costs records, never

@@ -13,8 +13,10 @@
 
 #include "interpose/handlers.hpp"
 #include "interpose/hook_counts.hpp"
+#include "interpose/in_shim.hpp"
 #include "interpose/log.hpp"
 #include "interpose/real_driver.hpp"
+#include "interpose/unseen.hpp"
 
 namespace hmshim::interpose {
 
@@ -183,6 +185,31 @@ void Shim::fit_budget(std::uint16_t ordinal) {
   engines.set_budget(ordinal, std::min(device.budget_bytes, device.total_bytes - taken_bytes));
 }
 
+uvm::Result<Owner> Shim::current_owner() const noexcept {
+  CUdevice device = 0;
+  CUcontext context = nullptr;
+  if (const CUresult code = driver.cuCtxGetDevice(&device); code != CUDA_SUCCESS)
+    return uvm::Error{code, uvm::Reason::DriverRefused};
+  if (const CUresult code = driver.cuCtxGetCurrent(&context); code != CUDA_SUCCESS)
+    return uvm::Error{code, uvm::Reason::DriverRefused};
+  return Owner{static_cast<std::uint16_t>(device), reinterpret_cast<std::uintptr_t>(context)};
+}
+
+bool Shim::can_manage(CUdevice device) const noexcept {
+  const auto ordinal = static_cast<std::size_t>(device);
+  return ordinal < devices.size() && devices[ordinal].capabilities.can_manage();
+}
+
+std::optional<uvm::Allocation> Shim::find_ours(CUdeviceptr address) const noexcept {
+  // Most addresses are not, and this is known without a lock.
+  if (allocations.find(address).extent == policy::kNoExtent) return std::nullopt;
+  return allocations.lookup(address);
+}
+
+bool Shim::is_freed(CUdeviceptr address) const noexcept {
+  return allocations.find(address).extent != policy::kNoExtent && !allocations.lookup(address);
+}
+
 void Shim::report_device(std::uint16_t ordinal) noexcept {
   Device& device = devices[ordinal];
   if (device.is_reported.load(std::memory_order_relaxed) || device.is_reported.exchange(true)) return;
@@ -209,6 +236,9 @@ std::uint64_t Shim::primary_context(CUdevice device) const noexcept {
 }
 
 void Shim::finish() noexcept {
+  // A child made without the fork handlers (clone) has the parent's file; one that exits inside a handler, from a
+  // signal's, may hold the locks itself.
+  if (getpid() != pid_ || InShim::is_nested()) return;
   contain([this] {
     engines.end();
     std::vector<HookTally> hooks;
@@ -223,7 +253,10 @@ void Shim::finish() noexcept {
                    .managed = managed_allocations.tally(),
                    .device = device_allocations.tally(),
                    .hooks = std::move(hooks),
-                   .bypasses = bypasses.tallies()});
+                   .bypasses = bypasses.tallies(),
+                   .callers = callers.tallies(),
+                   .bound_to_driver = libraries_bound_to_driver(),
+                   .driver_copies = driver_copies()});
   });
 }
 

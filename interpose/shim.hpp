@@ -3,18 +3,23 @@
 #pragma once
 
 #include <cuda.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "interpose/bypass.hpp"
+#include "interpose/callers.hpp"
 #include "interpose/captures.hpp"
 #include "interpose/config.hpp"
 #include "interpose/engine_host.hpp"
 #include "interpose/gate.hpp"
+#include "interpose/graphs.hpp"
 #include "interpose/kernel_args.hpp"
 #include "interpose/report.hpp"
+#include "interpose/tensor_maps.hpp"
 #include "interpose/tensor_pools.hpp"
 #include "uvm/allocation_table.hpp"
 #include "uvm/backing.hpp"
@@ -22,6 +27,7 @@
 #include "uvm/device_budget.hpp"
 #include "uvm/driver_api.hpp"
 #include "uvm/migrator.hpp"
+#include "uvm/result.hpp"
 
 namespace hmshim::interpose {
 
@@ -49,6 +55,12 @@ struct Device {
   std::atomic<std::uint64_t> unevictable_bytes{0};  // of device memory that is not managed, as the engine knows it
 };
 
+// Where an allocation made now would belong.
+struct Owner {
+  std::uint16_t device;
+  std::uint64_t context;
+};
+
 class Shim {
  public:
   // After cuInit has succeeded: reads the options, judges the devices, and opens the gate or says in one line why not.
@@ -68,8 +80,11 @@ class Shim {
   uvm::BackingStore backing{driver, allocations, budget};
   uvm::Migrator migrator{driver, allocations};
   KernelLayouts layouts;
+  TensorMaps tensor_maps;
+  Graphs graphs{driver, allocations, layouts, tensor_maps};
   Captures captures;
   Bypasses bypasses;
+  Callers callers{config.exclude};
   Report report;
   EngineHost engines;
   TensorPools pools{*this};
@@ -79,6 +94,15 @@ class Shim {
   // Small allocations cannot be evicted: what they take beyond the part of the device set aside for them is not the
   // policy's to use.
   void fit_budget(std::uint16_t ordinal);
+
+  // Without a context this fails as an allocation itself would, with CUDA_ERROR_INVALID_CONTEXT.
+  [[nodiscard]] uvm::Result<Owner> current_owner() const noexcept;
+  [[nodiscard]] bool can_manage(CUdevice device) const noexcept;
+  // The live allocation that holds `address` and is managed in the place of device memory.
+  [[nodiscard]] std::optional<uvm::Allocation> find_ours(CUdeviceptr address) const noexcept;
+  // Whether the guest has freed what was there and a pool keeps it.
+  [[nodiscard]] bool is_freed(CUdeviceptr address) const noexcept;
+
   // Writes the start record of a device that the guest begins to use.
   void report_device(std::uint16_t ordinal) noexcept;
   // The handle of a device's primary context as the guest was given it; 0 before. Devices that do not exist are
@@ -90,6 +114,8 @@ class Shim {
   Shim(Config config_read, const uvm::DriverApi& driver_resolved, std::vector<Device> devices_judged);
   static void start_once();
   void finish() noexcept;
+
+  const pid_t pid_ = getpid();
 
   static inline Shim* instance_ = nullptr;
 };

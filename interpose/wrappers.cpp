@@ -36,7 +36,7 @@ void prepare_for_thread_cancellation() noexcept {
 }
 
 template <HookId kId, typename RealCall, typename Handler>
-CUresult enter(bool exists, RealCall real_call, Handler handler) {
+CUresult enter(const void* caller, bool exists, RealCall real_call, Handler handler) {
   // Reached without the driver having the function only through a binding that the loader made to this export.
   if (!exists) [[unlikely]]
     return CUDA_ERROR_NOT_SUPPORTED;
@@ -48,7 +48,7 @@ CUresult enter(bool exists, RealCall real_call, Handler handler) {
   }
   count_hit(kId);
   if constexpr (kId == HookId::cuInit) prepare_for_thread_cancellation();
-  const InShim inside;
+  const InShim inside(caller);
   try {
     return handler();
   } catch (const abi::__forced_unwind&) {
@@ -66,13 +66,14 @@ CUresult enter(bool exists, RealCall real_call, Handler handler) {
 #define HMSHIM_PFN_ptsz(type) type##_ptsz
 #define HMSHIM_PFN_ptds(type) type##_ptds
 
-#define HOOK(base, symbol, since, flavour, need, effect, params, args)                                              \
-  static_assert(std::is_same_v<HMSHIM_PFN_##flavour(PFN_##base##_v##since), CUresult(CUDAAPI*) params>,             \
-                "hooks.def: the parameters of " #symbol " are not those of PFN_" #base "_v" #since);                \
-  extern "C" CUresult CUDAAPI symbol params {                                                                       \
-    const auto real_call = hmshim::interpose::real().symbol;                                                        \
-    return hmshim::interpose::enter<hmshim::interpose::HookId::symbol>(                                             \
-        real_call != nullptr, [&] { return real_call args; }, [&] { return hmshim::interpose::on_##symbol args; }); \
+#define HOOK(base, symbol, since, flavour, need, effect, params, args)                                  \
+  static_assert(std::is_same_v<HMSHIM_PFN_##flavour(PFN_##base##_v##since), CUresult(CUDAAPI*) params>, \
+                "hooks.def: the parameters of " #symbol " are not those of PFN_" #base "_v" #since);    \
+  extern "C" CUresult CUDAAPI symbol params {                                                           \
+    const auto real_call = hmshim::interpose::real().symbol;                                            \
+    return hmshim::interpose::enter<hmshim::interpose::HookId::symbol>(                                 \
+        __builtin_return_address(0), real_call != nullptr, [&] { return real_call args; },              \
+        [&] { return hmshim::interpose::on_##symbol args; });                                           \
   }
 #define RESOLVE(base, symbol, since, flavour, params, args)
 #define PASS(base, symbol, since, flavour, reason)

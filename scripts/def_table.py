@@ -9,6 +9,7 @@ COLUMNS = {
     "PASS": ("base", "symbol", "since", "flavour", "reason"),
     "OPTION": ("field", "name", "type", "default", "values", "sentence"),
     "COUNTER": ("name", "unit", "heading", "sentence"),
+    "BYPASS": ("name", "sentence"),
 }
 EFFECT_OF_RESOLVE = "replace"  # an address of ours in the place of the driver's
 

@@ -20,8 +20,9 @@ namespace hmshim::uvm {
 
 // Where the bytes of an allocation of the guest live.
 enum class Backing : std::uint8_t {
-  Managed,  // ours: cuMemAllocManaged in the place of device memory
-  Device,   // real device memory: too small to be worth managing, or excluded
+  Managed,         // ours: cuMemAllocManaged in the place of device memory
+  Device,          // real device memory: too small to be worth managing, or excluded
+  ProgramManaged,  // managed memory that the guest asked for itself: counted, never acted upon
 };
 
 struct Allocation {
@@ -30,7 +31,7 @@ struct Allocation {
   std::uint64_t driver_base = 0;                // what the driver must be given to free; 0: it lies in a pool's slab
   std::uint64_t backed_bytes = 0;               // what the driver was asked for; counted against limits
   std::uint64_t context = 0;                    // the CUcontext that owns the memory; the allocation dies with it
-  policy::ExtentId extent = policy::kNoExtent;  // kNoExtent for Backing::Device
+  policy::ExtentId extent = policy::kNoExtent;  // kNoExtent for all but Backing::Managed
   std::uint16_t device = 0;                     // ordinal of the device whose context allocated
   Backing backing = Backing::Managed;
   bool is_live =

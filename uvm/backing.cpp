@@ -74,6 +74,16 @@ void BackingStore::undo(const Memory& memory, std::uint16_t device, Backing back
   budget_.release(device, memory.backed_bytes, backing);
 }
 
+Result<Allocation> BackingStore::enter(Allocation allocation, std::uint64_t address) {
+  allocation.base = allocation.driver_base = address;
+  if (!table_.insert(allocation)) {
+    undo({.base = address, .driver_base = address, .backed_bytes = allocation.backed_bytes}, allocation.device,
+         allocation.backing);
+    return Error{CUDA_ERROR_OUT_OF_MEMORY, Reason::TableRefused};
+  }
+  return allocation;
+}
+
 Result<Departed> BackingStore::free(std::uint64_t base) {
   std::optional<Allocation> leaving = table_.remove(base);
   if (!leaving) return Error{CUDA_ERROR_INVALID_VALUE, Reason::NotOurs};

@@ -61,6 +61,20 @@ class BackingStore {
     budget_.release(device, memory.backed_bytes, backing);
   }
 
+  // Enters what the guest allocates itself by `allocate`, a callable that takes a CUdeviceptr* and returns CUresult, as
+  // `described` but for its address.
+  template <class Allocate>
+  [[nodiscard]] Result<Allocation> adopt(const Allocation& described, Allocate&& allocate) {
+    if (const auto limit = budget_.reserve(described.device, described.backed_bytes, described.backing))
+      return Error{CUDA_ERROR_OUT_OF_MEMORY, *limit};
+    CUdeviceptr address = 0;
+    if (const CUresult code = std::forward<Allocate>(allocate)(&address); code != CUDA_SUCCESS) {
+      budget_.release(described.device, described.backed_bytes, described.backing);
+      return Error{code, Reason::DriverRefused};
+    }
+    return enter(described, address);
+  }
+
   // Frees the allocation that begins at `base`. NotOurs (CUDA_ERROR_INVALID_VALUE) when there is none: the address is
   // the driver's business.
   [[nodiscard]] Result<Departed> free(std::uint64_t base);
@@ -80,6 +94,7 @@ class BackingStore {
  private:
   [[nodiscard]] Result<Memory> reserve_and_back(std::uint64_t bytes, std::uint16_t device, Backing backing);
   void undo(const Memory& memory, std::uint16_t device, Backing backing);
+  [[nodiscard]] Result<Allocation> enter(Allocation allocation, std::uint64_t address);
   void put_back(Allocation& allocation);
   [[nodiscard]] std::vector<Departed> depart(const std::vector<Allocation>& allocations);
 

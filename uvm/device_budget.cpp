@@ -59,7 +59,7 @@ DeviceBudget::Grant DeviceBudget::largest_grant(const Device& device, Backing ba
   // The total itself came from these two, so the nearer of them is also the reason when the total is in the way.
   grant.bytes = std::min(grant.bytes, by_total);
   if (const std::uint64_t by_managed_limit = minus(limits_.managed_bytes, managed_bytes);
-      backing == Backing::Managed && by_managed_limit <= grant.bytes) {
+      backing != Backing::Device && by_managed_limit <= grant.bytes) {
     grant = {by_managed_limit, Reason::ManagedLimit};
   }
   return grant;

@@ -74,7 +74,7 @@ class DeviceBudget {
 
     [[nodiscard]] std::uint64_t live_bytes() const noexcept { return managed_bytes + device_backed_bytes; }
     [[nodiscard]] std::uint64_t& live_bytes(Backing backing) noexcept {
-      return backing == Backing::Managed ? managed_bytes : device_backed_bytes;
+      return backing == Backing::Device ? device_backed_bytes : managed_bytes;
     }
   };
   struct Grant {

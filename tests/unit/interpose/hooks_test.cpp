@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include <barrier>
+#include <regex>
 #include <set>
 #include <string_view>
 #include <thread>
@@ -55,6 +56,44 @@ TEST(HookTable, every_symbol_begins_with_its_base_and_ends_with_its_flavour) {
     EXPECT_EQ(row.symbol.ends_with("_ptsz"), row.flavour == "ptsz") << row.symbol;
     EXPECT_EQ(row.symbol.ends_with("_ptds"), row.flavour == "ptds") << row.symbol;
   }
+}
+
+// What allocates, launches or tells about memory: each is wrapped, or one of these, which are passed through.
+TEST(HookTable, nothing_that_allocates_launches_or_tells_about_memory_goes_by_unwatched) {
+  const std::regex family(
+      "cu(MemAlloc|MemHostAlloc|MemHostRegister|MemCreate|MemImport|MemPoolImport|ArrayCreate|Array3DCreate|"
+      "MipmappedArrayCreate|GraphAddMemAlloc|IpcOpenMem|ImportExternalMemory|ExternalMemoryGetMapped|MulticastCreate|"
+      "GraphicsResourceGetMapped|Launch|GraphLaunch|MemGetInfo|DeviceTotalMem|MemGetAddressRange|PointerGet|"
+      "MemRangeGet|"
+      "MemPoolGetAttribute|DeviceGetGraphMemAttribute).*");
+  const std::set<std::string_view> expected = {
+      // 32-bit pointers and sizes; no runtime since CUDA 3.2 asks for them
+      "cuArray3DCreate", "cuArrayCreate", "cuDeviceTotalMem", "cuGraphicsResourceGetMappedPointer", "cuMemAlloc",
+      "cuMemAllocHost", "cuMemAllocPitch", "cuMemGetAddressRange", "cuMemGetInfo",
+      // operands set by cuParam*, gone since CUDA 4.0
+      "cuLaunch", "cuLaunchGrid", "cuLaunchGridAsync",
+      // host code
+      "cuLaunchHostFunc", "cuLaunchHostFunc_ptsz",
+      // memory that another process, API or call has allocated
+      "cuIpcOpenMemHandle", "cuIpcOpenMemHandle_v2", "cuImportExternalMemory", "cuExternalMemoryGetMappedBuffer",
+      "cuExternalMemoryGetMappedMipmappedArray", "cuGraphicsResourceGetMappedMipmappedArray",
+      "cuGraphicsResourceGetMappedPointer_v2", "cuMemImportFromShareableHandle", "cuMemPoolImportFromShareableHandle",
+      "cuMemPoolImportPointer", "cuMulticastCreate",
+      // what graphs hold of the driver's own
+      "cuDeviceGetGraphMemAttribute"};
+  std::set<std::string_view> passed;
+#define HOOK(base, symbol, since, flavour, need, effect, params, args)
+#define RESOLVE(base, symbol, since, flavour, params, args)
+#define PASS(base, symbol, since, flavour, reason) \
+  if (std::regex_match(#symbol, family)) {         \
+    passed.insert(#symbol);                        \
+    EXPECT_STRNE(reason, "") << #symbol;           \
+  }
+#include "interpose/hooks.def"
+#undef HOOK
+#undef RESOLVE
+#undef PASS
+  EXPECT_EQ(passed, expected);
 }
 
 // That wrappers have the types of cudaTypedefs.h is checked where they are defined; here the rows that are passed

@@ -1,0 +1,166 @@
+#include "interpose/graphs.hpp"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "interpose/operands.hpp"
+
+namespace hmshim::interpose {
+
+namespace {
+
+// A kernel by itself, whatever its handle: a graph made anew names the same function.
+std::uint64_t mix(std::uint64_t hash, std::uint64_t word) noexcept {
+  hash = (hash ^ word) * 0x9E3779B97F4A7C15ULL;
+  return hash ^ hash >> 29;
+}
+
+}  // namespace
+
+void Graphs::add_base(CUdeviceptr address, Node& node) const {
+  if (allocations_.find(address).extent == policy::kNoExtent) return;
+  if (const auto allocation = allocations_.lookup(address)) node.bases.push_back(allocation->base);
+}
+
+Graphs::Node Graphs::node_of(const CUDA_KERNEL_NODE_PARAMS& params) const {
+  const bool is_function = params.func != nullptr;
+  const void* handle = is_function ? static_cast<const void*>(params.func) : params.kern;
+  Node node;
+  node.signature =
+      mix(mix(reinterpret_cast<std::uintptr_t>(handle), params.gridDimX | std::uint64_t{params.gridDimY} << 32),
+          params.gridDimZ | std::uint64_t{params.blockDimX} << 32);
+  // A handle that the driver gave for a node may be one that the guest never saw.
+  const ParamLayout* layout = layouts_.find(handle, driver_);
+  std::optional<ParamLayout> asked;
+  if (layout == nullptr) {
+    asked = ask_layout(handle, is_function ? HandleKind::Function : HandleKind::Kernel, driver_);
+    if (!asked) return Node::unknown();
+    layout = &*asked;
+  }
+  Touched touched;
+  collect_launch(*layout, params.kernelParams, params.extra, allocations_, touched);
+  if (tensor_maps_.are_known()) tensor_maps_.collect(*layout, params.kernelParams, params.extra, allocations_, touched);
+  for (const policy::ExtentId extent : touched.extents()) {
+    if (const auto allocation = allocations_.lookup_extent(extent)) node.bases.push_back(allocation->base);
+  }
+  return node;
+}
+
+Graphs::Node Graphs::node_of(const CUDA_MEMCPY3D& params) const {
+  Node node;
+  for (const CUdeviceptr address : sides_of(params)) add_base(address, node);
+  return node;
+}
+
+Graphs::Node Graphs::node_of(const CUDA_MEMSET_NODE_PARAMS& params) const {
+  Node node;
+  add_base(params.dst, node);
+  return node;
+}
+
+Graphs::Node Graphs::read(CUgraphNode handle, CUgraphNodeType type) const {
+  const auto ask = [&](auto call, auto params) -> Node {
+    if (call == nullptr || call(handle, &params) != CUDA_SUCCESS) return Node::unknown();
+    return node_of(params);
+  };
+  switch (type) {
+    case CU_GRAPH_NODE_TYPE_KERNEL:
+      return ask(driver_.cuGraphKernelNodeGetParams_v2, CUDA_KERNEL_NODE_PARAMS{});
+    case CU_GRAPH_NODE_TYPE_MEMCPY:
+      return ask(driver_.cuGraphMemcpyNodeGetParams, CUDA_MEMCPY3D{});
+    case CU_GRAPH_NODE_TYPE_MEMSET:
+      return ask(driver_.cuGraphMemsetNodeGetParams, CUDA_MEMSET_NODE_PARAMS{});
+    case CU_GRAPH_NODE_TYPE_CONDITIONAL:  // the driver does not hand out its bodies
+    case CU_GRAPH_NODE_TYPE_BATCH_MEM_OP:
+      return Node::unknown();
+    default:
+      return {};  // names no memory
+  }
+}
+
+void Graphs::read(CUgraph graph, Nodes& nodes) const {
+  std::size_t count = 0;
+  if (driver_.cuGraphGetNodes == nullptr || driver_.cuGraphNodeGetType == nullptr ||
+      driver_.cuGraphGetNodes(graph, nullptr, &count) != CUDA_SUCCESS) {
+    nodes[nullptr].is_known = false;
+    return;
+  }
+  std::vector<CUgraphNode> handles(count);
+  if (count > 0 && driver_.cuGraphGetNodes(graph, handles.data(), &count) != CUDA_SUCCESS) {
+    nodes[nullptr].is_known = false;
+    return;
+  }
+  handles.resize(std::min(handles.size(), count));
+  for (const CUgraphNode handle : handles) {
+    CUgraphNodeType type{};
+    if (driver_.cuGraphNodeGetType(handle, &type) != CUDA_SUCCESS) {
+      nodes[handle].is_known = false;
+    } else if (type != CU_GRAPH_NODE_TYPE_GRAPH) {
+      nodes[handle] = read(handle, type);
+    } else if (CUgraph child = nullptr; driver_.cuGraphChildGraphNodeGetGraph != nullptr &&
+                                        driver_.cuGraphChildGraphNodeGetGraph(handle, &child) == CUDA_SUCCESS) {
+      read(child, nodes);
+    } else {
+      nodes[handle].is_known = false;
+    }
+  }
+}
+
+void Graphs::instantiated(CUgraphExec exec, CUgraph graph) {
+  Exec fresh;
+  read(graph, fresh.nodes);
+  const std::lock_guard lock(mutex_);
+  execs_.insert_or_assign(exec, std::move(fresh));
+}
+
+void Graphs::replace(CUgraphExec exec, CUgraphNode node, Node&& fresh) {
+  const std::lock_guard lock(mutex_);
+  const auto known = execs_.find(exec);
+  if (known == execs_.end()) return;
+  known->second.nodes.insert_or_assign(node, std::move(fresh));
+  known->second.operands.reset();
+}
+
+void Graphs::kernel_changed(CUgraphExec exec, CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS& params) {
+  replace(exec, node, node_of(params));
+}
+void Graphs::copy_changed(CUgraphExec exec, CUgraphNode node, const CUDA_MEMCPY3D& params) {
+  replace(exec, node, node_of(params));
+}
+void Graphs::memset_changed(CUgraphExec exec, CUgraphNode node, const CUDA_MEMSET_NODE_PARAMS& params) {
+  replace(exec, node, node_of(params));
+}
+
+// The nodes of the child that was there before stay: which they were is not known any more. They cost a touch too many.
+void Graphs::child_changed(CUgraphExec exec, CUgraphNode, CUgraph child) {
+  Nodes nodes;
+  read(child, nodes);
+  for (auto& [handle, node] : nodes) replace(exec, handle, std::move(node));
+}
+
+void Graphs::destroyed(CUgraphExec exec) {
+  const std::lock_guard lock(mutex_);
+  execs_.erase(exec);
+}
+
+std::shared_ptr<const GraphOperands> Graphs::find(CUgraphExec exec) {
+  const std::lock_guard lock(mutex_);
+  const auto known = execs_.find(exec);
+  if (known == execs_.end()) return nullptr;
+  Exec& found = known->second;
+  if (found.operands == nullptr) {
+    auto operands = std::make_shared<GraphOperands>();
+    for (const auto& [handle, node] : found.nodes) {
+      operands->bases.insert(operands->bases.end(), node.bases.begin(), node.bases.end());
+      operands->signature += node.signature;  // the order of nodes is not the driver's promise
+      operands->is_complete = operands->is_complete && node.is_known;
+    }
+    std::ranges::sort(operands->bases);
+    operands->bases.erase(std::ranges::unique(operands->bases).begin(), operands->bases.end());
+    found.operands = std::move(operands);
+  }
+  return found.operands;
+}
+
+}  // namespace hmshim::interpose
