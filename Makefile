@@ -95,12 +95,13 @@ $(BUILD)/simgpu/libcudart.so.13: $(RUNTIME_OBJ) tests/simgpu/runtime/exports.map
 
 # ---- guests: programs that know nothing of the library ---------------------------------------------------------------
 # *.cu: built by nvcc against the shared runtime; *.cpp: driver API, linked to libcuda; *_kernels.cpp: host bodies of a guest's kernels;
-# *_preload.cpp: preload libraries of others.
+# *_preload.cpp: preload libraries of others; *_library.cpp: libraries that a guest opens.
 GUEST_CU := $(patsubst tests/guests/%.cu,$(BUILD)/guests/%,$(wildcard tests/guests/*.cu))
 GUEST_KERNELS := $(patsubst tests/guests/%.cpp,$(BUILD)/guests/lib%.so,$(wildcard tests/guests/*_kernels.cpp))
-GUEST_CPP := $(patsubst tests/guests/%.cpp,$(BUILD)/guests/%,$(filter-out %_kernels.cpp %_preload.cpp,$(wildcard tests/guests/*.cpp)))
+GUEST_CPP := $(patsubst tests/guests/%.cpp,$(BUILD)/guests/%,$(filter-out %_kernels.cpp %_preload.cpp %_library.cpp,$(wildcard tests/guests/*.cpp)))
 GUEST_PRELOADS := $(patsubst tests/guests/%.cpp,$(BUILD)/guests/lib%.so,$(wildcard tests/guests/*_preload.cpp))
-GUESTS := $(GUEST_CU) $(GUEST_KERNELS) $(GUEST_CPP) $(GUEST_PRELOADS)
+GUEST_LIBRARIES := $(patsubst tests/guests/%.cpp,$(BUILD)/guests/lib%.so,$(wildcard tests/guests/*_library.cpp))
+GUESTS := $(GUEST_CU) $(GUEST_KERNELS) $(GUEST_CPP) $(GUEST_PRELOADS) $(GUEST_LIBRARIES)
 NVCC_GENCODE := -gencode arch=compute_80,code=sm_80 -gencode arch=compute_90,code=sm_90 \
   -gencode arch=compute_100,code=sm_100 -gencode arch=compute_80,code=compute_80
 
@@ -115,6 +116,9 @@ $(BUILD)/guests/streams: DEFAULT_STREAM := per-thread
 $(BUILD)/guests/resolve_static_runtime: CUDART := static
 $(BUILD)/guests/resolve_static_runtime: tests/guests/resolve_runtime.cu
 $(BUILD)/guests/resolve_static_runtime: CUDART_LINK += $(CUDART_STATIC_LINK)
+# Both the runtime's calls and the driver's.
+$(BUILD)/guests/families: CUDART_LINK += -L$(BUILD)/simgpu -lcuda
+$(BUILD)/guests/families: $(BUILD)/simgpu/libcuda.so.1
 # They stand in for a GPU: -O3 and -fno-math-errno let the compiler use vectors.
 $(GUEST_KERNELS): $(BUILD)/guests/lib%.so: tests/guests/%.cpp $(BUILD)/simgpu/libcuda.so.1 $(wildcard tests/guests/*.hpp)
 	@mkdir -p $(@D)
@@ -124,6 +128,10 @@ $(GUEST_CPP): $(BUILD)/guests/%: tests/guests/%.cpp $(BUILD)/simgpu/libcuda.so.1
 	@mkdir -p $(@D)
 	@echo '  CXX  $@'
 	$(Q)$(CXX) $(CPPFLAGS) -std=c++20 -O2 -g -Wall -Wextra $(SANITIZE_FLAGS) -o $@ $< -Wl,--as-needed $(BUILD)/simgpu/libcuda.so.1 -ldl -lpthread
+$(GUEST_LIBRARIES): $(BUILD)/guests/lib%.so: tests/guests/%.cpp $(BUILD)/simgpu/libcuda.so.1
+	@mkdir -p $(@D)
+	@echo '  CXX  $@'
+	$(Q)$(CXX) $(CPPFLAGS) -std=c++20 -O2 -g -Wall -Wextra $(SANITIZE_FLAGS) -fPIC -shared -o $@ $< $(BUILD)/simgpu/libcuda.so.1
 $(GUEST_PRELOADS): $(BUILD)/guests/lib%.so: tests/guests/%.cpp | $(BUILD)/cuda.mk
 	@mkdir -p $(@D)
 	@echo '  CXX  $@'
