@@ -180,7 +180,7 @@ $(BUILD)/gpu/probe: tests/gpu/probe.cu | $(BUILD)/cuda.mk
 	@echo '  NVCC $@'
 	$(Q)$(NVCC) -std=c++17 -O2 $(NVCC_GENCODE) -cudart static -o $@ $< $(CUDART_STATIC_LINK)
 
-demo: $(LIB) $(SIMGPU) $(GUESTS) ## train a model twice the device's memory: fails without the library, trains with it
+demo: $(LIB) $(SIMGPU) $(BUILD)/guests/mlp $(BUILD)/guests/libmlp_kernels.so ## train a model twice the device's memory: fails without the library, trains with it
 	scripts/demo $(BUILD)
 
 # ---- benchmarks ------------------------------------------------------------------------------------------------------
@@ -227,10 +227,13 @@ install: $(LIB) ## install the library, the hmshim command and its man page unde
 	install -D -m 755 scripts/hmshim $(DESTDIR)$(PREFIX)/bin/hmshim
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/hmshim scripts/def_table.py interpose/options.def interpose/counters.def
 	install -D -m 644 scripts/hmshim.1 $(DESTDIR)$(PREFIX)/share/man/man1/hmshim.1
+uninstall: ## remove what install put under PREFIX
+	rm -rf $(DESTDIR)$(PREFIX)/lib/libhmshim.so $(DESTDIR)$(PREFIX)/bin/hmshim $(DESTDIR)$(PREFIX)/share/hmshim \
+	  $(DESTDIR)$(PREFIX)/share/man/man1/hmshim.1
 clean: ## remove the build folder
 	rm -rf $(BUILD)
-help: ## list the targets
+help: ## list the targets; V=1 shows commands, BUILD=folder builds there, SANITIZE=address,undefined or thread instruments
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /\1\t/' | sort | awk -F'\t' '{printf "  %-10s %s\n", $$1, $$2}'
 
-.PHONY: all simgpu guests tests test probe demo replay bench generate lint format ci install clean help
+.PHONY: all simgpu guests tests test probe demo replay bench generate lint format ci install uninstall clean help
 -include $(shell find $(BUILD)/obj -name '*.d' 2>/dev/null)

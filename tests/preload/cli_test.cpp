@@ -201,6 +201,25 @@ TEST(HmshimReport, shows_iterations_totals_calls_and_allocations) {
   EXPECT_THAT(result.out, Not(HasSubstr(" 0 managed")));
 }
 
+TEST(HmshimReport, names_a_record_that_is_not_whole) {
+  const TempDir folder;
+  for (const char* line : {R"({"schema":1,"pid":1})", R"({"schema":1,"pid":1,"kind":"iteration"})"}) {
+    write_file(folder.file("report"), std::string(line) + "\n");
+    const auto result = hmshim({"report", folder.file("report")});
+    EXPECT_EQ(result.exit_status, 1) << result.describe();
+    EXPECT_EQ(lines_in(result.err), 1) << result.describe();
+    EXPECT_THAT(result.err, HasSubstr("whole"));
+  }
+}
+
+TEST(HmshimCommand, tells_its_version_its_use_and_what_it_does_not_know) {
+  EXPECT_EQ(hmshim({"--version"}).out, "hmshim " HMSHIM_VERSION "\n");
+  EXPECT_THAT(hmshim({"report", "--help"}).out, StartsWith("usage: hmshim run"));
+  const auto unknown = hmshim({"bogus"});
+  EXPECT_EQ(unknown.exit_status, 2);
+  EXPECT_THAT(unknown.err, StartsWith("hmshim: there is no command bogus\n"));
+}
+
 TEST(HmshimReport, reads_what_a_killed_process_left) {
   const TempDir folder;
   const std::string whole = read_file(report_of_training(folder));
