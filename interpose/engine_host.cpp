@@ -69,6 +69,7 @@ EngineHost::EngineHost(const uvm::DriverApi& driver, uvm::Migrator& migrator, Re
     Device& device = devices_.emplace_back();
     device.engine = std::make_unique<policy::Engine>(policy::EngineConfig{policy, budget_bytes, can_discard});
     device.budget_bytes = budget_bytes;
+    looks_ahead_ = device.engine->looks_ahead();
     if (learns) device.pilot = std::make_unique<Pilot>(driver, static_cast<std::uint16_t>(devices_.size() - 1));
   }
 }
@@ -141,7 +142,7 @@ void EngineHost::populate(policy::ExtentId extent, std::uint16_t device, CUstrea
     for (const policy::Action& action : actions_) hints_->set(action.extent, device, action.extent == extent);
     actions.swap(actions_);
   }
-  carry_out(actions, stream);
+  carry_out(actions, {&extent, 1}, stream);
 }
 
 bool EngineHost::is_resident(policy::ExtentId extent) const noexcept { return hints_->is_resident(extent); }
@@ -208,7 +209,7 @@ void EngineHost::copy(std::span<const policy::ExtentId> extents, CUstream stream
 
 void EngineHost::submit(const policy::Launch& launch, bool is_copy, CUstream stream) {
   if (is_flying()) return fly(launch, is_copy, stream);
-  if (are_resident(launch.touched)) {
+  if (!looks_ahead_ && are_resident(launch.touched)) {
     queue_.push(launch, is_copy);
     if (queue_.is_half_full()) settle();
     return;
@@ -220,18 +221,22 @@ void EngineHost::submit(const policy::Launch& launch, bool is_copy, CUstream str
     digest(launch, is_copy);
     actions.swap(actions_);
   }
-  carry_out(actions, stream);
+  carry_out(actions, launch.touched, stream);
   wake_planners();
 }
 
-void EngineHost::carry_out(const policy::Actions& actions, CUstream stream) {
+void EngineHost::carry_out(const policy::Actions& actions, std::span<const policy::ExtentId> needed, CUstream stream) {
   if (!gate().is_active()) return;
   std::vector<policy::ExtentId> discards;
   for (const policy::Action& action : actions) {
     if (action.kind == policy::ActionKind::Discard) discards.push_back(action.extent);
   }
   if (!discards.empty() && discarder_ != nullptr) discarder_->discard(discards);
-  migrator_.execute(actions, stream);
+  if (looks_ahead_) {
+    migrator_.beside().execute(actions, needed, stream);
+  } else {
+    migrator_.execute(actions, stream);
+  }
 }
 
 bool EngineHost::is_flying() const noexcept {
@@ -280,7 +285,7 @@ void EngineHost::fly(const policy::Launch& launch, bool is_copy, CUstream stream
     if (pilot != nullptr) pilot->shut();
     return;
   }
-  carry_out(actions, stream);
+  carry_out(actions, launch.touched, stream);
   if (pilot != nullptr) pilot->issue(clearance, stream);
   wake_planners();
 }

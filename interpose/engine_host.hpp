@@ -104,7 +104,7 @@ class EngineHost {
   [[nodiscard]] std::uint64_t stamp(std::uint64_t signature) const noexcept;
   [[nodiscard]] std::uint8_t number_of(CUstream stream) noexcept;
   void submit(const policy::Launch& launch, bool is_copy, CUstream stream);
-  void carry_out(const policy::Actions& actions, CUstream stream);
+  void carry_out(const policy::Actions& actions, std::span<const policy::ExtentId> needed, CUstream stream);
   [[nodiscard]] bool is_flying() const noexcept;
   void fly(const policy::Launch& launch, bool is_copy, CUstream stream);
   [[nodiscard]] std::optional<std::uint16_t> only_device_of(const policy::Launch& launch) const noexcept;
@@ -129,6 +129,7 @@ class EngineHost {
   std::atomic<std::uint64_t> boundary_signature_{0};  // of the launch that ended the last iteration; 0: none yet
   EventQueue queue_;
   const std::unique_ptr<Hints> hints_;
+  bool looks_ahead_ = false;  // the policy
   // The guest's streams in order of appearance; null: free.
   std::array<std::atomic<CUstream>, policy::kMostStreams> streams_{};
   std::atomic<const char*> thread_with_stream_{nullptr};  // whose CU_STREAM_PER_THREAD has a number

@@ -99,15 +99,20 @@ void Engine::revived(const Allocated& event) {
 void Engine::reshaped(std::span<const ExtentId> before, std::span<const Allocated> after) {
   Extents& extents = state_->extents;
   std::optional<Place> place;
+  bool is_mixed = false;
   for (const ExtentId id : before) {
     if (!extents.is_retired(id)) continue;
-    // Of mixed memory nothing is counted as resident: its next use brings in what is missing, and counts the whole.
-    place = place.value_or(extents[id].place) == extents[id].place ? extents[id].place : Place::Host;
+    is_mixed |= extents[id].is_mixed || place.value_or(extents[id].place) != extents[id].place;
+    place = is_mixed ? Place::Host : extents[id].place;
     extents.remove(id);
   }
   for (const Allocated& each : after) {
     freed({each.extent});
     extents.add_retired(each.extent, each.bytes, place.value_or(Place::Host));
+    // Of mixed memory nothing is counted as resident, so what of it is on the device has to leave.
+    if (!is_mixed) continue;
+    extents.mark_mixed(each.extent);
+    state_->retired_on_host.push_back(each.extent);
   }
 }
 
@@ -129,9 +134,15 @@ void Engine::State::discard_retired(std::uint64_t incoming_bytes, Actions& actio
     apply(actions.back());
   };
   for (const ExtentId id : retired_on_host) {
-    if (extents.is_retired(id) && extents[id].place == Place::Host) discard(id);
+    if (!extents.is_retired(id) || extents[id].place != Place::Host) continue;
+    if (can_discard) {
+      discard(id);
+    } else {
+      actions.push_back({ActionKind::Demote, id});
+    }
   }
   retired_on_host.clear();
+  if (!can_discard) return;
   while (extents.resident_bytes() + incoming_bytes > budget_bytes && extents.least_recently_retired() != kNoExtent)
     discard(extents.least_recently_retired());
 }
@@ -201,7 +212,8 @@ void Engine::State::run(const Launch& event, Arrival arrival, Actions& actions) 
 
   discard_retired(incoming_bytes, actions);
   const std::size_t first = actions.size();
-  policy->before_launch(extents, {event, launches, incoming_bytes, budget_bytes}, actions);
+  policy->before_launch(extents, {event, launches, incoming_bytes, budget_bytes, !is_launch, can_discard, iterations},
+                        actions);
   for (std::size_t i = first; i < actions.size(); ++i) apply(actions[i]);
   demote_oldest(extents.least_recently_retired(), incoming_bytes, actions);
 
@@ -272,6 +284,7 @@ bool Engine::is_resident(ExtentId extent) const noexcept {
 std::uint64_t Engine::staleness(ExtentId extent) const noexcept {
   return state_->extents.contains(extent) ? state_->launches - state_->extents[extent].touched_at : 0;
 }
+bool Engine::looks_ahead() const noexcept { return state_->policy->looks_ahead(); }
 std::uint64_t Engine::resident_bytes() const noexcept { return state_->extents.resident_bytes(); }
 std::uint64_t Engine::footprint_bytes() const noexcept { return state_->extents.footprint_bytes(); }
 const MigrationTotals& Engine::totals() const noexcept { return state_->totals; }

@@ -80,6 +80,8 @@ class Engine {
   // Corrects the belief after a plan.
   void place(ExtentId extent, bool is_on_device) noexcept;
 
+  // See Policy::looks_ahead().
+  [[nodiscard]] bool looks_ahead() const noexcept;
   [[nodiscard]] bool is_resident(ExtentId extent) const noexcept;
   // Launches and copies ago that the extent was last touched, or allocated.
   [[nodiscard]] std::uint64_t staleness(ExtentId extent) const noexcept;

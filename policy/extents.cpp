@@ -4,7 +4,7 @@ namespace hmshim::policy {
 
 void Extents::add(ExtentId id, std::uint64_t bytes, std::uint64_t fingerprint, std::uint64_t launch) {
   if (id >= extents_.size()) extents_.resize(std::size_t{id} + 1);
-  extents_[id] = {.bytes = bytes, .fingerprint = fingerprint, .touched_at = launch};
+  extents_[id] = {.bytes = bytes, .fingerprint = fingerprint, .touched_at = launch, .allocated_at = launch};
   footprint_bytes_ += bytes;
 }
 
@@ -21,7 +21,10 @@ void Extents::retire(ExtentId id) noexcept {
   const bool is_resident = extent.place == Place::Device;
   if (is_resident) unlink(id);
   extent.is_retired = true;
-  if (is_resident) link_newest(id);
+  if (is_resident) {
+    link_newest(id);
+    retired_resident_bytes_ += extent.bytes;
+  }
   footprint_bytes_ -= extent.bytes;
 }
 
@@ -29,8 +32,15 @@ void Extents::revive(ExtentId id, std::uint64_t fingerprint, std::uint64_t launc
   Extent& extent = extents_[id];
   const bool is_resident = extent.place == Place::Device;
   if (is_resident) unlink(id);
-  extent = {.bytes = extent.bytes, .fingerprint = fingerprint, .touched_at = launch, .place = extent.place};
-  if (is_resident) link_newest(id);
+  extent = {.bytes = extent.bytes,
+            .fingerprint = fingerprint,
+            .touched_at = launch,
+            .allocated_at = launch,
+            .place = extent.place};
+  if (is_resident) {
+    link_newest(id);
+    retired_resident_bytes_ -= extent.bytes;
+  }
   footprint_bytes_ += extent.bytes;
 }
 
@@ -55,6 +65,7 @@ void Extents::move_to_device(ExtentId id) noexcept {
   extent.place = Place::Device;
   link_newest(id);
   resident_bytes_ += extent.bytes;
+  if (extent.is_retired) retired_resident_bytes_ += extent.bytes;
 }
 
 void Extents::move_to_host(ExtentId id) noexcept { leave_device(id, Place::Host); }
@@ -65,6 +76,7 @@ void Extents::leave_device(ExtentId id, Place place) noexcept {
   extent.place = place;
   unlink(id);
   resident_bytes_ -= extent.bytes;
+  if (extent.is_retired) retired_resident_bytes_ -= extent.bytes;
 }
 
 }  // namespace hmshim::policy

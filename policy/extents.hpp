@@ -23,12 +23,14 @@ struct Extent {
   std::uint64_t fingerprint = 0;  // its share in the signature of the launches that touch it
   std::uint64_t touched_at =
       0;  // ordinal of the last launch that named it, as the engine counts; at first, of the last before it
+  std::uint64_t allocated_at = 0;  // ordinal of the last launch before the guest got it
   std::uint64_t iteration = 0;  // ordinal of the last iteration that counted it into its working set
   // Neighbours among the extents on the device: in the order of last touches, or, of the retired ones, of retirement.
   ExtentId older = kNoExtent;
   ExtentId newer = kNoExtent;
   Place place = Place::Nowhere;
   bool is_retired = false;
+  bool is_mixed = false;  // part of it may be on the device, although its place is not
 };
 
 class Extents {
@@ -64,11 +66,13 @@ class Extents {
   // `id` must be retired.
   void revive(ExtentId id, std::uint64_t fingerprint, std::uint64_t launch) noexcept;
   void discard(ExtentId id) noexcept;  // its contents are dropped
+  void mark_mixed(ExtentId id) noexcept { extents_[id].is_mixed = true; }
   // A retired extent that has `place` from the start.
   void add_retired(ExtentId id, std::uint64_t bytes, Place place);
 
   // On the device: retired ones included.
   [[nodiscard]] std::uint64_t resident_bytes() const noexcept { return resident_bytes_; }
+  [[nodiscard]] std::uint64_t retired_resident_bytes() const noexcept { return retired_resident_bytes_; }
   // Allocated: retired ones not.
   [[nodiscard]] std::uint64_t footprint_bytes() const noexcept { return footprint_bytes_; }
 
@@ -98,6 +102,7 @@ class Extents {
   Order live_;
   Order retired_;
   std::uint64_t resident_bytes_ = 0;
+  std::uint64_t retired_resident_bytes_ = 0;
   std::uint64_t footprint_bytes_ = 0;
 };
 

@@ -8,6 +8,7 @@
 #include "policy/action.hpp"
 #include "policy/event.hpp"
 #include "policy/extents.hpp"
+#include "policy/iteration_detector.hpp"
 
 namespace hmshim::policy {
 
@@ -18,6 +19,9 @@ struct Demand {
   std::uint64_t ordinal;         // this launch in the engine's own count
   std::uint64_t incoming_bytes;  // of its extents that are not on the device
   std::uint64_t budget_bytes;
+  bool is_copy;
+  bool can_discard;                     // retired extents may be discarded
+  const IterationDetector& iterations;  // has observed the launch, unless it is a copy
 };
 
 class Policy {
@@ -28,6 +32,10 @@ class Policy {
   // the actions to `extents`, then counts the launch's own extents as brought in. Called at every launch, so it must be
   // cheap when there is nothing to do.
   virtual void before_launch(const Extents& extents, const Demand& demand, Actions& actions) = 0;
+
+  // True for a policy that acts for launches to come: it must be asked before every launch, whether data is missing or
+  // not, and its actions are carried out beside the program, which waits only for what the launch at hand needs.
+  [[nodiscard]] virtual bool looks_ahead() const noexcept { return false; }
 };
 
 // Throws std::invalid_argument, naming the policies there are, when none has this name.

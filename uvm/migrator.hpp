@@ -14,6 +14,7 @@
 #include "policy/action.hpp"
 #include "uvm/allocation_table.hpp"
 #include "uvm/driver_api.hpp"
+#include "uvm/side_migrator.hpp"
 
 namespace hmshim::uvm {
 
@@ -43,11 +44,13 @@ class Migrator {
   // `stream` captures nothing is called.
   void execute(std::span<const policy::Action> actions, CUstream stream) noexcept;
 
+  [[nodiscard]] SideMigrator& beside() noexcept { return side_; }
   [[nodiscard]] MigratorTotals totals() const noexcept;
 
  private:
   const DriverApi& api_;
   const AllocationTable& table_;
+  SideMigrator side_{api_, table_};
   std::atomic<std::uint64_t> demoted_bytes_{0};
   std::atomic<std::uint64_t> prefetched_bytes_{0};
   std::atomic<std::uint64_t> failed_calls_{0};

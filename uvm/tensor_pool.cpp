@@ -375,7 +375,7 @@ void TensorPool::discard(std::span<const ExtentId> extents) {
     const MutexLock lock(mutex_);
     for (const ExtentId extent : extents) {
       Run* run = extent < run_of_extent_.size() ? run_of_extent_[extent] : nullptr;
-      if (run == nullptr || run->state != Run::State::Free || run->is_discarded) continue;
+      if (run == nullptr || run->state != Run::State::Free) continue;
       managed_.runs.take(*run, Run::State::Held);
       runs.push_back(run);
       points.push_back(run->freed);

@@ -91,6 +91,35 @@ TEST(Replay, frees_what_an_iteration_gives_birth_to) {
   EXPECT_EQ(result["d2h_bytes"], 0);
 }
 
+// 60 weights of 8 MiB in turn, with room for 40 of them; a weight takes a third of a launch on the link.
+std::string long_sweep() {
+  std::string trace;
+  for (int id = 0; id < 60; ++id)
+    trace += R"({"t":"T","id":)" + std::to_string(id) + R"(,"bytes":8388608,"kind":"weight"})" + "\n";
+  for (int id = 0; id < 60; ++id) {
+    const std::string operand = std::to_string(id);
+    trace +=
+        R"({"t":"K","name":"k)" + operand + R"(","dur_us":1000,"in":[)" + operand + R"(],"out":[)" + operand + "]}\n";
+  }
+  return trace;
+}
+
+TEST(Replay, next_touch_hides_the_transfers_behind_the_launches) {
+  const auto result = json_of(replay(
+      long_sweep(), {"--policy", "next_touch", "--ideal-costs", "--ratio", "1.5", "--iterations", "12", "--json"}));
+  EXPECT_GT(result["pct_ideal"], 95);
+  EXPECT_EQ(result["fault_groups"], 0);
+  EXPECT_EQ(result["h2d_bytes"], 60 * 8 * kMiB);
+  EXPECT_EQ(result["d2h_eviction_bytes"], 0);
+}
+
+TEST(Replay, belady_moves_less_than_next_touch) {
+  const auto result = json_of(
+      replay(long_sweep(), {"--policy", "belady", "--ideal-costs", "--ratio", "1.5", "--iterations", "12", "--json"}));
+  EXPECT_GT(result["pct_ideal"], 95);
+  EXPECT_LT(result["h2d_bytes"], 60 * 8 * kMiB);
+}
+
 TEST(Replay, is_the_same_to_the_byte_in_every_run) {
   std::vector<std::string> args = by_ratio("1.7");
   args.emplace_back("--json");

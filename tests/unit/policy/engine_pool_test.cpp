@@ -145,5 +145,24 @@ TEST_P(RetiredExtents, never_exceed_the_budget_with_the_live_in_random_programs)
   }
 }
 
+TEST_P(RetiredExtents, of_which_only_a_part_is_on_the_device_lose_it_at_the_next_launch) {
+  allocate(0, 5);
+  allocate(1, 4);
+  launch({0});
+  launch({1});  // 0 has to leave
+  engine.retired({0});
+  engine.retired({1});
+  const std::vector<ExtentId> before{0, 1};
+  const std::vector<Allocated> joined{{2, 9 * kBlockBytes, 2}};
+  engine.reshaped(before, joined);
+  const std::vector<ExtentId> whole{2};
+  const std::vector<Allocated> parts{{3, 5 * kBlockBytes, 3}, {4, 4 * kBlockBytes, 4}};
+  engine.reshaped(whole, parts);
+  EXPECT_EQ(engine.resident_bytes(), 0u);
+  const ActionKind leaves = GetParam() ? ActionKind::Discard : ActionKind::Demote;
+  EXPECT_EQ(of_kind(leaves, launch({})), (std::vector<ExtentId>{3, 4}));
+  EXPECT_TRUE(launch({}).empty());
+}
+
 }  // namespace
 }  // namespace hmshim::policy
