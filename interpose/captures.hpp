@@ -17,6 +17,14 @@ class Captures {
   // One load: asked at every launch.
   [[nodiscard]] bool are_running() const noexcept { return running_.load(std::memory_order_relaxed) != 0; }
 
+  // Whether work on `stream` is recorded instead of run. A driver that will not say (the legacy stream while a blocking
+  // one is captured) refuses the work as well.
+  [[nodiscard]] bool holds(CUstream stream, const uvm::DriverApi& driver) const noexcept {
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    return are_running() &&
+           (driver.cuStreamIsCapturing(stream, &status) != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE);
+  }
+
   // After a call that began a capture, successfully.
   void began(CUstream stream);
   // After a call that may have ended it: an invalidated capture ends with an error, a refused call leaves it running,

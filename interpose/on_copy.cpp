@@ -12,7 +12,7 @@ namespace {
 
 void announce(CUstream stream, const Touched& touched) {
   Shim& shim = Shim::get();
-  if (!shim.captures.are_running()) shim.pools.note_work(stream);
+  if (!shim.captures.holds(stream, shim.driver)) shim.pools.note_work(stream);
   if (touched.extents().empty()) return;
   if (shim.captures.are_running()) {
     shim.bypasses.count(Bypass::launch_in_capture);

@@ -33,11 +33,11 @@ CUresult changed(CUresult result, Note&& note) noexcept {
 
 void announce(CUgraphExec exec, CUstream stream) {
   Shim& shim = Shim::get();
+  if (!shim.captures.holds(stream, shim.driver)) shim.pools.note_work(stream);
   if (shim.captures.are_running()) {
     shim.bypasses.count(Bypass::launch_in_capture);
     return;
   }
-  shim.pools.note_work(stream);
   const auto operands = shim.graphs.find(exec);
   if (operands == nullptr || !operands->is_complete) shim.bypasses.count(Bypass::graph_launch);
   if (operands == nullptr) return;

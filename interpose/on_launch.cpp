@@ -30,11 +30,12 @@ std::uint64_t signature_of(const void* function, const Shape& shape) noexcept {
 
 void announce(const void* function, const Shape& shape, CUstream stream, void** params, void** extra) {
   Shim& shim = Shim::get();
+  // Other streams go on working while one is captured: what they use must not be reused behind their back.
+  if (!shim.captures.holds(stream, shim.driver)) shim.pools.note_work(stream);
   if (shim.captures.are_running()) {
     shim.bypasses.count(Bypass::launch_in_capture);
     return;
   }
-  shim.pools.note_work(stream);
   Touched touched;
   if (const ParamLayout* layout = shim.layouts.find(function, shim.driver)) {
     collect_launch(*layout, params, extra, shim.allocations, touched);

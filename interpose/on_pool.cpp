@@ -10,13 +10,6 @@ namespace hmshim::interpose {
 
 namespace {
 
-// A stream under capture gets nodes of the graph from the driver, not memory from us.
-bool is_captured(const Shim& shim, CUstream stream) noexcept {
-  if (!shim.captures.are_running()) return false;
-  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-  return shim.driver.cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE;
-}
-
 // `from`: the pool that the guest names; null: the current one of the device.
 template <class Real>
 CUresult allocate(CUdeviceptr* address, size_t bytes, CUmemoryPool from, CUstream stream, Real real_call) {
@@ -36,7 +29,9 @@ CUresult allocate(CUdeviceptr* address, size_t bytes, CUmemoryPool from, CUstrea
   const std::uint16_t device = pool->config().device;
   if (from != nullptr ? shim.pools.is_foreign(from) : shim.pools.is_current_foreign(device))
     return pass(Bypass::foreign_pool);
-  if (is_captured(shim, stream)) return pass(Bypass::allocation_in_capture);
+  // A slab is made by a call that no capture of the process would survive; a stream under capture gets nodes of its
+  // graph.
+  if (shim.captures.are_running()) return pass(Bypass::allocation_in_capture);
   shim.report_device(device);
   return shim.pools.allocate(*pool, address, bytes, stream);
 }
@@ -51,7 +46,7 @@ CUresult free_in(CUstream stream, CUdeviceptr address, Real real_call) {
     return other && other->base == address ? on_cuMemFree_v2(address) : real_call();
   }
   // During a capture a free becomes a node, and takes only what a node has allocated (CUDA driver API, cuMemFreeAsync).
-  if (is_captured(shim, stream)) return CUDA_ERROR_INVALID_VALUE;
+  if (shim.captures.holds(stream, shim.driver)) return CUDA_ERROR_INVALID_VALUE;
   return shim.pools.free(*pool, address, stream);
 }
 

@@ -53,7 +53,10 @@ class WriteSignalsBlocked {
 }  // namespace
 
 int OutputFile::open_append(const char* path) noexcept {
-  return take(open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOCTTY, 0666));
+  // Without O_NONBLOCK a FIFO that nobody reads would hold the guest for ever; it is refused with ENXIO instead.
+  const int descriptor = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0666);
+  if (descriptor >= 0) fcntl(descriptor, F_SETFL, O_APPEND);
+  return take(descriptor);
 }
 
 int OutputFile::duplicate(int descriptor) noexcept { return take(fcntl(descriptor, F_DUPFD_CLOEXEC, 0)); }

@@ -68,8 +68,8 @@ class TensorPools final : public uvm::TensorObserver, public Discarder {
   [[nodiscard]] bool is_capturing() const noexcept override;
 
  private:
-  // Contexts are few and live long; allocations of more than that many in one process pass the pools by.
-  static constexpr std::size_t kMostPools = 64;
+  // Of all contexts that a process ever makes, ended ones included; allocations in later ones pass the pools by.
+  static constexpr std::size_t kMostPools = 1024;
   struct Entry {
     std::atomic<uvm::TensorPool*> pool{nullptr};  // never deleted: other threads may be inside
     std::atomic<bool> has_context{true};

@@ -21,7 +21,8 @@ DeviceBudget::DeviceBudget(std::span<const DeviceShare> devices, const BudgetLim
     : limits_(limits), host_(std::move(host)), available_at_start_bytes_(host_.available_bytes()) {
   const MutexLock lock(mutex_);
   for (const DeviceShare& share : devices) {
-    Device device{.promised_bytes = std::min(share.budget_bytes.value_or(kUnlimited), share.total_bytes),
+    Device device{.device_bytes = share.total_bytes,
+                  .promised_bytes = std::min(share.budget_bytes.value_or(kUnlimited), share.total_bytes),
                   .total_bytes = kUnlimited};
     device.total_bytes =
         largest_grant(device, Backing::Managed, host_bytes_for_managed(available_at_start_bytes_)).bytes;
@@ -58,6 +59,13 @@ DeviceBudget::Grant DeviceBudget::largest_grant(const Device& device, Backing ba
   if (by_host_limit < grant.bytes) grant = {by_host_limit, Reason::HostLimit};
   // The total itself came from these two, so the nearer of them is also the reason when the total is in the way.
   grant.bytes = std::min(grant.bytes, by_total);
+  if (backing == Backing::Device) {
+    // It cannot be evicted: a tenth of the device stays for the pages of what is managed, or no launch on that could
+    // run.
+    const std::uint64_t kept_bytes = std::min(device.managed_bytes, device.device_bytes / 10);
+    const std::uint64_t by_device = minus(device.device_bytes, plus(device.device_backed_bytes, kept_bytes));
+    if (by_device < grant.bytes) grant = {by_device, Reason::DeviceMemory};
+  }
   if (const std::uint64_t by_managed_limit = minus(limits_.managed_bytes, managed_bytes);
       backing != Backing::Device && by_managed_limit <= grant.bytes) {
     grant = {by_managed_limit, Reason::ManagedLimit};

@@ -67,6 +67,7 @@ class DeviceBudget {
 
  private:
   struct Device {
+    std::uint64_t device_bytes;     // the device's own
     std::uint64_t promised_bytes;   // of the device itself
     std::uint64_t total_bytes = 0;  // what the guest is told
     std::uint64_t managed_bytes = 0;

@@ -15,6 +15,7 @@ enum class Reason : std::uint8_t {
   ManagedLimit,   // HMSHIM_MANAGED_LIMIT is used up
   HostLimit,      // HMSHIM_HOST_LIMIT is used up
   HostMemory,     // the host or its cgroup could not hold what the device cannot
+  DeviceMemory,   // allocations that stay on the device have taken all but what managed ones need there
   TableRefused,   // the allocation table had no memory, or no room for such an address
   NotOurs,        // no allocation of ours begins at that address
 };
@@ -29,6 +30,8 @@ enum class Reason : std::uint8_t {
       return "host_limit";
     case Reason::HostMemory:
       return "host_memory";
+    case Reason::DeviceMemory:
+      return "device_memory";
     case Reason::TableRefused:
       return "table_refused";
     case Reason::NotOurs:

@@ -49,8 +49,12 @@ std::optional<StreamOrder::Index> TensorPool::known(std::optional<CUstream> stre
     wait = order_.add(*stream, event);
   }
   if (wait.spare != nullptr) static_cast<void>(api_.cuEventDestroy_v2(wait.spare));
-  // Once for each stream: where its order cannot be had otherwise, the host waits.
-  if (!wait.targets.empty() && !StreamOrder::execute(api_, wait)) static_cast<void>(api_.cuCtxSynchronize());
+  // Once for each stream: where its order cannot be had otherwise, the host waits. While anything is captured it may
+  // not: the stream stays a source that others wait for, and is admitted later.
+  if (!wait.targets.empty() && !StreamOrder::execute(api_, wait)) {
+    if (observer_.is_capturing()) return std::nullopt;
+    static_cast<void>(api_.cuCtxSynchronize());
+  }
   const MutexLock lock(mutex_);
   return order_.admit(*stream);
 }

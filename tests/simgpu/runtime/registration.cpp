@@ -64,9 +64,10 @@ struct Configuration {
   cudaStream_t stream = nullptr;
 };
 // One launch statement pushes, its stub pops; statements nest where an argument launches a kernel itself.
+// Never destroyed: handlers of atexit() may launch, after the thread's own destructors have run.
 std::vector<Configuration>& configurations() {
-  static thread_local std::vector<Configuration> pushed;
-  return pushed;
+  static thread_local auto* pushed = new std::vector<Configuration>;
+  return *pushed;
 }
 
 }  // namespace
