@@ -320,6 +320,7 @@ void EngineHost::settle() noexcept {
       const std::unique_lock lock(mutex_, std::try_to_lock);
       if (!lock.owns_lock()) return;
       digest_queue();
+      settled_ns_ = driver_.now_ns();
     }
     for (const Device& device : devices_) {
       if (device.pilot && device.pilot->is_engaged()) device.pilot->settle();
@@ -423,7 +424,8 @@ void EngineHost::end() {
   digest_queue();
   for (std::uint16_t ordinal = 0; ordinal < devices_.size(); ++ordinal) {
     policy::IterationStats rest = devices_[ordinal].engine->current_iteration();
-    if (rest.begin_ns != 0) rest.end_ns = driver_.now_ns();
+    // Not the time of tear-down: the program has last waited for its own work.
+    if (rest.begin_ns != 0) rest.end_ns = std::max({rest.begin_ns, rest.end_ns, settled_ns_});
     if (rest.launches + rest.copies > 0) report_.push({ordinal, counters_of(devices_[ordinal], rest)});
   }
 }

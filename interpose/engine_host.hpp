@@ -137,6 +137,7 @@ class EngineHost {
 
   std::mutex mutex_;  // guards what follows; no driver call is made under it
   std::vector<Device> devices_;
+  std::uint64_t settled_ns_ = 0;   // when the guest last waited for the device
   std::uint16_t last_device_ = 0;  // of the last launch that named an extent: where a launch that names none is counted
   policy::Actions actions_;        // decided while digesting, not yet carried out
 };

@@ -128,7 +128,6 @@ void Engine::populate(ExtentId extent, Actions& actions) {
 
 // What the guest has freed goes first. On the host its contents would travel once more when it is used again.
 void Engine::State::discard_retired(std::uint64_t incoming_bytes, Actions& actions) {
-  if (!can_discard) return;
   const auto discard = [&](ExtentId id) {
     actions.push_back({ActionKind::Discard, id});
     apply(actions.back());
@@ -138,12 +137,12 @@ void Engine::State::discard_retired(std::uint64_t incoming_bytes, Actions& actio
     if (can_discard) {
       discard(id);
     } else {
-      actions.push_back({ActionKind::Demote, id});
+      actions.push_back({ActionKind::Demote, id});  // of what is mixed, the part on the device
     }
   }
   retired_on_host.clear();
-  if (!can_discard) return;
-  while (extents.resident_bytes() + incoming_bytes > budget_bytes && extents.least_recently_retired() != kNoExtent)
+  while (can_discard && extents.resident_bytes() + incoming_bytes > budget_bytes &&
+         extents.least_recently_retired() != kNoExtent)
     discard(extents.least_recently_retired());
 }
 

@@ -59,7 +59,7 @@ DeviceBudget::Grant DeviceBudget::largest_grant(const Device& device, Backing ba
   if (by_host_limit < grant.bytes) grant = {by_host_limit, Reason::HostLimit};
   // The total itself came from these two, so the nearer of them is also the reason when the total is in the way.
   grant.bytes = std::min(grant.bytes, by_total);
-  if (backing == Backing::Device) {
+  if (backing == Backing::Device && device.device_bytes > 0) {  // 0: the driver would not say
     // It cannot be evicted: a tenth of the device stays for the pages of what is managed, or no launch on that could
     // run.
     const std::uint64_t kept_bytes = std::min(device.managed_bytes, device.device_bytes / 10);
