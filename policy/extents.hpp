@@ -24,7 +24,7 @@ struct Extent {
   std::uint64_t touched_at =
       0;  // ordinal of the last launch that named it, as the engine counts; at first, of the last before it
   std::uint64_t allocated_at = 0;  // ordinal of the last launch before the guest got it
-  std::uint64_t iteration = 0;  // ordinal of the last iteration that counted it into its working set
+  std::uint64_t iteration = 0;     // ordinal of the last iteration that counted it into its working set
   // Neighbours among the extents on the device: in the order of last touches, or, of the retired ones, of retirement.
   ExtentId older = kNoExtent;
   ExtentId newer = kNoExtent;
