@@ -28,7 +28,8 @@ void Lookahead::before_launch(const Extents& extents, const Demand& demand, Acti
     actions.push_back({ActionKind::Prefetch, id});
   }
   const std::uint64_t growth_bytes = foresight_.growth_bytes(2 * kDegree);
-  reserve(extents, demand, far_bytes_ + growth_bytes - std::min(growth_bytes, kept_bytes), Tick{2} * kDegree, room, actions);
+  reserve(extents, demand, far_bytes_ + growth_bytes - std::min(growth_bytes, kept_bytes), Tick{2} * kDegree, room,
+          actions);
 }
 
 void Lookahead::look(const Extents& extents, const Demand& demand) {
