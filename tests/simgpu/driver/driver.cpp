@@ -11,6 +11,7 @@
 
 #include "tests/simgpu/driver/errors.hpp"
 #include "tests/simgpu/driver/instruments.hpp"
+#include "tests/simgpu/driver/lookup.hpp"
 #include "tests/simgpu/model/profile.hpp"
 #include "tests/simgpu/simgpu.h"
 
@@ -167,7 +168,7 @@ CUresult cuInit(unsigned flags) {
 CUresult cuDriverGetVersion(int* version) {
   return anytime(Call::cuDriverGetVersion, [version] {
     if (version == nullptr) return CUDA_ERROR_INVALID_VALUE;
-    *version = is_ready() ? driver().options.version.value_or(CUDA_VERSION) : CUDA_VERSION;
+    *version = driver_version();
     return CUDA_SUCCESS;
   });
 }

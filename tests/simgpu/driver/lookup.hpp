@@ -18,6 +18,9 @@ struct Lookup {
 // the per-thread default stream where there is one, else the legacy one.
 [[nodiscard]] Lookup look_up(std::string_view base, int version, bool per_thread) noexcept;
 
+// What the driver calls its own version: SIMGPU_DRIVER_VERSION, else that of cuda.h. 0 for one that is not valid.
+[[nodiscard]] int driver_version() noexcept;
+
 [[nodiscard]] bool is_export(std::string_view symbol) noexcept;
 
 }  // namespace hmshim::simgpu

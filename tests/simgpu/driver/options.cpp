@@ -133,12 +133,8 @@ DriverOptions read_options() {
   }
   options.name = environment("SIMGPU_NAME");
   if (const auto value = environment("SIMGPU_ATTRIBUTES")) options.attributes = parse_attributes(*value);
-  if (const auto value = environment("SIMGPU_DRIVER_VERSION")) {
-    const auto version = parse_unsigned(*value);
-    if (!version || *version < 11030 || *version > CUDA_VERSION) {
-      reject("SIMGPU_DRIVER_VERSION", *value, "a CUDA version from 11030 to " + std::to_string(CUDA_VERSION));
-    }
-    options.version = static_cast<int>(*version);
+  if (const auto value = environment("SIMGPU_DRIVER_VERSION"); value && driver_version() == 0) {
+    reject("SIMGPU_DRIVER_VERSION", *value, "a CUDA version from 11030 to " + std::to_string(CUDA_VERSION));
   }
   if (const auto value = environment("SIMGPU_KERNELS")) options.kernel_libraries = split(*value, ':');
   return options;

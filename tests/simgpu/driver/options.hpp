@@ -35,7 +35,6 @@ struct DriverOptions {
   std::vector<std::string> kernel_libraries;
   std::optional<std::string> name;  // instead of the profile's
   std::map<int, int> attributes;    // instead of the model's, by CUdevice_attribute
-  std::optional<int> version;       // instead of CUDA_VERSION: a driver that knows nothing newer
 };
 
 // Throws OptionError.

@@ -132,4 +132,12 @@ TEST(DriverOptions, the_log_has_a_line_per_call_and_ends_with_the_balances) {
   std::filesystem::remove_all(folder);
 }
 
+TEST(DriverOptions, attributes_are_numbers_with_values) {
+  EXPECT_EQ(parse_attributes("18=1,89=0"), (std::map<int, int>{{18, 1}, {89, 0}}));
+  for (const char* junk : {"18", "18=", "=1", "18=1,", "x=1", "99999=1", "18=1=2"}) {
+    EXPECT_NE(complaint([&] { static_cast<void>(parse_attributes(junk)); }).find("number=value"), std::string::npos)
+        << junk;
+  }
+}
+
 }  // namespace
