@@ -201,13 +201,21 @@ bool Shim::can_manage(CUdevice device) const noexcept {
 }
 
 std::optional<uvm::Allocation> Shim::find_ours(CUdeviceptr address) const noexcept {
-  // Most addresses are not, and this is known without a lock.
-  if (allocations.find(address).extent == policy::kNoExtent) return std::nullopt;
-  return allocations.lookup(address);
+  // Most managed addresses are told without a lock.
+  if (allocations.find(address).extent != policy::kNoExtent) return allocations.lookup(address);
+  const uvm::TensorPool* pool = pools.holder(address);
+  const auto tensor = pool != nullptr ? pool->find(address) : std::nullopt;
+  if (!tensor) return std::nullopt;
+  return uvm::Allocation{.base = tensor->address,
+                         .bytes = tensor->bytes,
+                         .context = pool->config().context,
+                         .device = pool->config().device,
+                         .backing = uvm::Backing::Device};
 }
 
 bool Shim::is_freed(CUdeviceptr address) const noexcept {
-  return allocations.find(address).extent != policy::kNoExtent && !allocations.lookup(address);
+  return (allocations.find(address).extent != policy::kNoExtent || pools.holder(address) != nullptr) &&
+         !find_ours(address);
 }
 
 void Shim::report_device(std::uint16_t ordinal) noexcept {

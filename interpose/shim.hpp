@@ -98,7 +98,8 @@ class Shim {
   // Without a context this fails as an allocation itself would, with CUDA_ERROR_INVALID_CONTEXT.
   [[nodiscard]] uvm::Result<Owner> current_owner() const noexcept;
   [[nodiscard]] bool can_manage(CUdevice device) const noexcept;
-  // The live allocation that holds `address` and is managed in the place of device memory.
+  // The live allocation that holds `address` and is not what the driver takes it for: managed in the place of device
+  // memory, or a part of a larger allocation.
   [[nodiscard]] std::optional<uvm::Allocation> find_ours(CUdeviceptr address) const noexcept;
   // Whether the guest has freed what was there and a pool keeps it.
   [[nodiscard]] bool is_freed(CUdeviceptr address) const noexcept;

@@ -366,6 +366,23 @@ bool TensorPool::owns(std::uint64_t address) const {
   return managed_.runs.owns(address) || device_.runs.owns(address);
 }
 
+std::optional<Tensor> TensorPool::find(std::uint64_t address) const {
+  const MutexLock lock(mutex_);
+  for (const Arena* arena : {&managed_, &device_}) {
+    const Run* run = arena->runs.holder(address);
+    if (run == nullptr || run->state != Run::State::Used) continue;
+    if (run->chunk == nullptr) {
+      if (address - run->base >= run->bytes) return std::nullopt;
+      return Tensor{.address = run->base, .bytes = run->bytes, .extent = run->extent};
+    }
+    const std::uint64_t slot_bytes = run->chunk->slot_bytes;
+    const std::uint64_t begin = address - (address - run->base) % slot_bytes;
+    if (SmallTensors::find(*run->chunk, begin) == nullptr) return std::nullopt;
+    return Tensor{.address = begin, .bytes = slot_bytes};
+  }
+  return std::nullopt;
+}
+
 // ---- discard
 
 void TensorPool::discard(std::span<const ExtentId> extents) {

@@ -55,8 +55,8 @@ class TensorObserver {
 
 struct PoolConfig {
   std::uint16_t device = 0;
-  std::uint64_t context = 0;                 // must be current in every call but owns(), bytes() and note_destroyed()
-  std::uint64_t device_bytes = 0;            // the device's own memory, by which slabs are sized
+  std::uint64_t context = 0;       // must be current in every call but owns(), find(), bytes() and note_destroyed()
+  std::uint64_t device_bytes = 0;  // the device's own memory, by which slabs are sized
   std::uint64_t device_threshold_bytes = 0;  // smaller tensors are device memory
   bool can_discard = false;
 };
@@ -91,6 +91,8 @@ class TensorPool {
   [[nodiscard]] Result<Tensor> free(std::uint64_t address, std::optional<CUstream> stream);
   // Whether the address lies in memory of the pool, of a live tensor or not. The driver must not be asked to free it.
   [[nodiscard]] bool owns(std::uint64_t address) const;
+  // The live tensor that holds the address.
+  [[nodiscard]] std::optional<Tensor> find(std::uint64_t address) const;
 
   // A stream has work: frees without a stream will be ordered behind it. False when that must be said again.
   bool note_work(CUstream stream);

@@ -118,6 +118,20 @@ TEST_F(Pool, a_freed_tensor_is_nobodys_and_its_memory_and_extent_go_to_the_next_
   EXPECT_EQ(books.live, (std::map<ExtentId, std::uint64_t>{{a.extent, kBlockBytes}}));
 }
 
+TEST_F(Pool, an_address_leads_to_the_live_tensor_around_it) {
+  const Tensor large = take(kBlockBytes + 5), small = take(1000);
+  EXPECT_EQ(pool.find(large.address + kBlockBytes + 4)->address, large.address);
+  EXPECT_EQ(pool.find(large.address)->bytes, kBlockBytes + 5);
+  EXPECT_FALSE(pool.find(large.address + kBlockBytes + 5));
+  EXPECT_EQ(pool.find(small.address + 999)->address, small.address);
+  EXPECT_GE(pool.find(small.address)->bytes, 1000u);
+  give(small);
+  give(large);
+  EXPECT_FALSE(pool.find(small.address));
+  EXPECT_FALSE(pool.find(large.address));
+  EXPECT_FALSE(pool.find(1));
+}
+
 TEST_F(Pool, the_newest_resident_memory_comes_first) {
   const Tensor a = take(kBlockBytes), b = take(kBlockBytes), c = take(kBlockBytes), d = take(kBlockBytes);
   for (const Tensor& each : {a, b, c}) give(each);  // the slab is full: d stays
