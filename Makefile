@@ -26,6 +26,9 @@ endif
 $(BUILD)/cuda.mk: scripts/setup
 	@scripts/setup $(BUILD)
 
+# x86_64 or aarch64: what the compiler builds for.
+ARCH := $(firstword $(subst -, ,$(shell $(CXX) -dumpmachine)))
+
 # ---- flags -----------------------------------------------------------------------------------------------------------
 # Designated initialisers leave out what keeps its default.
 WARNINGS := -Wall -Wextra -Wconversion -Wshadow -Wno-missing-field-initializers -Werror
@@ -38,7 +41,7 @@ STATIC_CXX := -static-libstdc++ -static-libgcc
 
 # ---- the library -----------------------------------------------------------------------------------------------------
 # entry/ of interpose: what defines the guest-visible symbols. Everything else goes into an archive that unit tests link.
-ENTRY_SRC := $(wildcard interpose/wrappers.cpp interpose/lookup_exports.cpp interpose/dlsym_$(shell uname -m).S interpose/load.cpp)
+ENTRY_SRC := $(wildcard interpose/wrappers.cpp interpose/lookup_exports.cpp interpose/dlsym_$(ARCH).S interpose/load.cpp)
 CORE_SRC := $(filter-out $(ENTRY_SRC),$(wildcard interpose/*.cpp uvm/*.cpp policy/*.cpp policy/policies/*.cpp))
 ENTRY_OBJ := $(patsubst %,$(BUILD)/obj/%.o,$(basename $(ENTRY_SRC)))
 CORE_OBJ := $(CORE_SRC:%.cpp=$(BUILD)/obj/%.o)
@@ -74,6 +77,8 @@ DRIVER_OBJ := $(patsubst %.cpp,$(BUILD)/obj/%.o,$(wildcard tests/simgpu/driver/*
 RUNTIME_OBJ := $(patsubst %.cpp,$(BUILD)/obj/%.o,$(wildcard tests/simgpu/runtime/*.cpp))
 $(BUILD)/obj/tests/simgpu/driver/options.o: CPPFLAGS += -DSIMGPU_PROFILE_DIR='"$(abspath tests/simgpu/profiles)"'
 SIMGPU := $(BUILD)/simgpu/libcuda.so.1 $(BUILD)/simgpu/libcudart.so.13
+# The same driver without what is newer than CUDA 12.0.
+SIMGPU_OLD := $(BUILD)/simgpu-12.0/libcuda.so.1
 
 simgpu: $(SIMGPU) ## build the simulated GPU: build/simgpu/
 $(BUILD)/libsimgpu_model.a: $(MODEL_OBJ)
@@ -86,6 +91,13 @@ $(BUILD)/simgpu/libcuda.so.1: $(DRIVER_OBJ) $(MODEL_OBJ) tests/simgpu/driver/exp
 	$(Q)$(CXX) -shared -o $@ $(DRIVER_OBJ) $(MODEL_OBJ) $(SANITIZE_FLAGS) -Wl,-soname,libcuda.so.1 \
 	  -Wl,--version-script=tests/simgpu/driver/exports.map -Wl,-Bsymbolic-functions -lzstd -llz4 -ldl -lpthread
 	@ln -sf libcuda.so.1 $(@D)/libcuda.so
+$(SIMGPU_OLD): $(DRIVER_OBJ) $(MODEL_OBJ) tests/simgpu/driver/entries.def
+	@mkdir -p $(@D)
+	@echo '  LINK $@'
+	$(Q)sed -nE 's/^SIMGPU_ENTRY\(\w+, ([0-9]+), \w+, (\w+)\)/\1 \2/p' tests/simgpu/driver/entries.def | \
+	  awk 'BEGIN { print "{ global: simgpu_*;" } $$1 <= 12000 { print $$2 ";" } END { print "local: *; };" }' >$(@D)/exports.map
+	$(Q)$(CXX) -shared -o $@ $(DRIVER_OBJ) $(MODEL_OBJ) $(SANITIZE_FLAGS) -Wl,-soname,libcuda.so.1 \
+	  -Wl,--version-script=$(@D)/exports.map -Wl,-Bsymbolic-functions -lzstd -llz4 -ldl -lpthread
 $(BUILD)/simgpu/libcudart.so.13: $(RUNTIME_OBJ) tests/simgpu/runtime/exports.map
 	@mkdir -p $(@D)
 	@echo '  LINK $@'
@@ -117,8 +129,8 @@ $(BUILD)/guests/resolve_static_runtime: CUDART := static
 $(BUILD)/guests/resolve_static_runtime: tests/guests/resolve_runtime.cu
 $(BUILD)/guests/resolve_static_runtime: CUDART_LINK += $(CUDART_STATIC_LINK)
 # Both the runtime's calls and the driver's.
-$(BUILD)/guests/families: CUDART_LINK += -L$(BUILD)/simgpu -lcuda
-$(BUILD)/guests/families: $(BUILD)/simgpu/libcuda.so.1
+$(BUILD)/guests/families $(BUILD)/guests/random_calls: CUDART_LINK += -L$(BUILD)/simgpu -lcuda
+$(BUILD)/guests/families $(BUILD)/guests/random_calls: $(BUILD)/simgpu/libcuda.so.1
 # They stand in for a GPU: -O3 and -fno-math-errno let the compiler use vectors.
 $(GUEST_KERNELS): $(BUILD)/guests/lib%.so: tests/guests/%.cpp $(BUILD)/simgpu/libcuda.so.1 $(wildcard tests/guests/*.hpp)
 	@mkdir -p $(@D)
@@ -148,6 +160,14 @@ $(NULL_DRIVER) $(OLD_DRIVER): | $(BUILD)/cuda.mk
 	@echo '  CXX  $@'
 	$(Q)$(CXX) $(CPPFLAGS) -std=c++20 -O2 -Wall -Wextra -fPIC -shared -o $@ $< -Wl,-soname,libcuda.so.1
 
+# The runtime of CUDA 12, as programs of that time bring it along: to test that it finds the driver and us.
+CUDA12_RUNTIME := $(BUILD)/cuda12/libcudart.so.12
+$(CUDA12_RUNTIME):
+	@echo '  PIP  $@'
+	$(Q)$(PYTHON) -m venv $(@D)/venv
+	$(Q)$(@D)/venv/bin/pip install -q --disable-pip-version-check 'nvidia-cuda-runtime-cu12==12.8.*'
+	@ln -sf $$(cd $(@D) && echo venv/lib/python3*/site-packages/nvidia/cuda_runtime/lib/libcudart.so.12) $@
+
 # ---- tests -----------------------------------------------------------------------------------------------------------
 UNIT_GROUPS := $(notdir $(wildcard tests/unit/*))
 SUPPORT_OBJ := $(patsubst %.cpp,$(BUILD)/obj/%.o,$(wildcard tests/support/*.cpp))
@@ -166,12 +186,35 @@ $(PRELOAD_TESTS): $(patsubst %.cpp,$(BUILD)/obj/%.o,$(wildcard tests/preload/*.c
 	@echo '  CXX  $@'
 	$(Q)$(CXX) $(SANITIZE_FLAGS) -o $@ $^ -lgmock -lgtest -lgtest_main -ldl -lpthread
 
-tests: $(LIB) $(SIMGPU) $(NULL_DRIVER) $(OLD_DRIVER) $(GUESTS) $(UNIT_TESTS) $(PRELOAD_TESTS) $(BUILD)/bench/replay probe ## build every test without running it
+tests: $(LIB) $(SIMGPU) $(SIMGPU_OLD) $(NULL_DRIVER) $(OLD_DRIVER) $(GUESTS) $(CUDA12_RUNTIME) $(UNIT_TESTS) $(PRELOAD_TESTS) $(BUILD)/bench/replay probe ## build every test without running it
 
 test: tests ## build and run all tests on the simulated GPU; TESTS=REGEX runs some
 	@echo 'include("$(CURDIR)/tests/CTestTestfile.cmake")' >$(BUILD)/tests/CTestTestfile.cmake
 	HMSHIM_TEST_SOURCE=$(CURDIR) HMSHIM_TEST_BUILD=$(abspath $(BUILD)) HMSHIM_TEST_CUDA=$(CUDA_ROOT) \
 	  ctest --test-dir $(BUILD)/tests --output-on-failure --no-tests=error -j$(JOBS) $(if $(TESTS),-R '$(TESTS)')
+
+campaign: tests ## the long form of the random and fault campaigns; SEEDS=N random sequences of each kind
+	HMSHIM_TEST_SEEDS=$(SEEDS) HMSHIM_TEST_EVERY_FAULT=1 $(MAKE) test TESTS='Campaign'
+SEEDS := 500
+
+# What each target is linked with, beside the file of its name.
+FUZZ_options := interpose/config.cpp
+FUZZ_kernel_params := interpose/kernel_args.cpp interpose/tensor_maps.cpp uvm/allocation_table.cpp
+FUZZ_fatbin := tests/simgpu/driver/fatbin.cpp
+FUZZ_profile := tests/simgpu/model/profile.cpp
+FUZZERS := $(patsubst tests/fuzz/%_fuzz.cpp,$(BUILD)/fuzz/%,$(wildcard tests/fuzz/*_fuzz.cpp))
+FUZZ_SECONDS := 10
+.SECONDEXPANSION:
+$(FUZZERS): $(BUILD)/fuzz/%: tests/fuzz/%_fuzz.cpp $$(FUZZ_%) | $(BUILD)/cuda.mk
+	@mkdir -p $(@D)
+	@echo '  CLANG $@'
+	$(Q)clang++ $(CPPFLAGS) -std=c++20 -O1 -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=undefined -o $@ $^ -lzstd -llz4
+fuzz: $(FUZZERS) ## throw random input at what reads from outside; FUZZ_SECONDS each
+	set -e; cd $(BUILD)/fuzz; for target in $(notdir $(FUZZERS)); do mkdir -p corpus/$$target; \
+	  ./$$target -max_total_time=$(FUZZ_SECONDS) -timeout=5 -verbosity=0 -print_final_stats=1 corpus/$$target; done
+sanitize: ## all tests with address and undefined-behaviour sanitizers, then the threaded ones with the thread sanitizer
+	$(MAKE) BUILD=$(BUILD)/asan SANITIZE=address,undefined test TESTS='$(or $(TESTS),^(unit|preload)\.)'
+	$(MAKE) BUILD=$(BUILD)/tsan SANITIZE=thread test TESTS='$(or $(TESTS),^(unit|preload)\.)'
 
 # ---- what waits for a card -------------------------------------------------------------------------------------------
 probe: $(BUILD)/gpu/probe ## build the hardware probe: build/gpu/probe
@@ -230,10 +273,19 @@ install: $(LIB) ## install the library, the hmshim command and its man page unde
 uninstall: ## remove what install put under PREFIX
 	rm -rf $(DESTDIR)$(PREFIX)/lib/libhmshim.so $(DESTDIR)$(PREFIX)/bin/hmshim $(DESTDIR)$(PREFIX)/share/hmshim \
 	  $(DESTDIR)$(PREFIX)/share/man/man1/hmshim.1
+dist: $(LIB) ## an archive of what install puts in place: build/hmshim-VERSION-linux-ARCH.tar.gz
+	rm -rf $(BUILD)/dist
+	$(MAKE) install DESTDIR=$(BUILD)/dist PREFIX=/hmshim-$(VERSION)
+	strip --strip-debug $(BUILD)/dist/hmshim-$(VERSION)/lib/libhmshim.so
+	install -m 644 -t $(BUILD)/dist/hmshim-$(VERSION) LICENSE README.md CHANGELOG.md
+	tar -C $(BUILD)/dist --owner=0 --group=0 -czf $(BUILD)/hmshim-$(VERSION)-linux-$(ARCH).tar.gz hmshim-$(VERSION)
+	@echo $(BUILD)/hmshim-$(VERSION)-linux-$(ARCH).tar.gz
+aarch64: ## build the library for 64-bit ARM: build/aarch64/libhmshim.so (needs g++-aarch64-linux-gnu)
+	$(MAKE) BUILD=$(BUILD)/aarch64 CXX=aarch64-linux-gnu-g++ $(BUILD)/aarch64/libhmshim.so
 clean: ## remove the build folder
 	rm -rf $(BUILD)
 help: ## list the targets; V=1 shows commands, BUILD=folder builds there, SANITIZE=address,undefined or thread instruments
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /\1\t/' | sort | awk -F'\t' '{printf "  %-10s %s\n", $$1, $$2}'
 
-.PHONY: all simgpu guests tests test probe demo replay bench generate lint format ci install uninstall clean help
+.PHONY: all simgpu guests tests test campaign fuzz sanitize probe demo replay bench generate lint format ci install uninstall dist aarch64 clean help
 -include $(shell find $(BUILD)/obj -name '*.d' 2>/dev/null)
