@@ -12,6 +12,24 @@ void sum(float* out, const float* a, const float* b, std::size_t count) {
 
 void sum_struct(guests::SumArguments arguments) { sum(arguments.out, arguments.a, arguments.b, arguments.count); }
 
+// Exactly what is read and written: operands may lie in a larger allocation with others.
+void touch(simgpu_footprint* footprint, const float* out, const float* a, const float* b, std::size_t count) {
+  const std::size_t bytes = count * sizeof(float);
+  simgpu_touch(footprint, reinterpret_cast<std::uintptr_t>(a), bytes, SIMGPU_READ);
+  simgpu_touch(footprint, reinterpret_cast<std::uintptr_t>(b), bytes, SIMGPU_READ);
+  simgpu_touch(footprint, reinterpret_cast<std::uintptr_t>(out), bytes, SIMGPU_WRITE);
+}
+
+void sum_touches(const simgpu_launch* launch, simgpu_footprint* footprint) {
+  touch(footprint, guests::parameter<const float*>(launch, 0), guests::parameter<const float*>(launch, 1),
+        guests::parameter<const float*>(launch, 2), guests::parameter<std::size_t>(launch, 3));
+}
+
+void sum_struct_touches(const simgpu_launch* launch, simgpu_footprint* footprint) {
+  const auto& arguments = *static_cast<const guests::SumArguments*>(launch->parameters[0]);
+  touch(footprint, arguments.out, arguments.a, arguments.b, arguments.count);
+}
+
 struct Doubling {
   float* out;
   const float* in;
@@ -42,6 +60,8 @@ void double_map_touches(const simgpu_launch* launch, simgpu_footprint* footprint
 extern "C" void simgpu_kernels() {
   simgpu_register("guest_sum", guests::body<sum>);
   simgpu_register("guest_sum_struct", guests::body<sum_struct>);
+  simgpu_register_footprint("guest_sum", sum_touches);
+  simgpu_register_footprint("guest_sum_struct", sum_struct_touches);
   simgpu_register("guest_double_map", double_map);
   simgpu_register_footprint("guest_double_map", double_map_touches);
 }

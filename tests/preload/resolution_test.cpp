@@ -207,12 +207,13 @@ TEST(Resolution, a_driver_that_lacks_newer_names_lacks_them_still) {
 
 // ---- the real runtime, up to where it has asked for everything
 // --------------------------------------------------------
-std::string asks_of(const std::string& guest, const std::string& preload, const std::string& runtime_folder) {
+std::string asks_of(const std::string& guest, const std::string& preload, const std::string& runtime_folder,
+                    const std::vector<std::string>& args) {
   const TempDir folder;
   const std::string libraries = (build_dir() / "simgpu").string();
   const auto result = run_guest(
       {.program = guest_program(guest),
-       .args = {},
+       .args = args,
        .environment = {{"LD_LIBRARY_PATH", runtime_folder.empty() ? libraries : runtime_folder + ":" + libraries},
                        {"LD_PRELOAD", preload},
                        {"ASKS_LOG", folder.file("asks")}}});
@@ -220,9 +221,10 @@ std::string asks_of(const std::string& guest, const std::string& preload, const 
   return read_file(folder.file("asks"));
 }
 
-void expect_every_ask_answered(const std::string& guest, const std::string& runtime_folder) {
-  const std::string bare = asks_of(guest, other_preload(), runtime_folder);
-  const std::string with_shim = asks_of(guest, other_preload() + ":" + shim(), runtime_folder);
+void expect_every_ask_answered(const std::string& guest, const std::string& runtime_folder,
+                               const std::vector<std::string>& args = {}) {
+  const std::string bare = asks_of(guest, other_preload(), runtime_folder, args);
+  const std::string with_shim = asks_of(guest, other_preload() + ":" + shim(), runtime_folder, args);
   EXPECT_GT(lines_of(bare).size(), 400u);
   EXPECT_GT(expect_answers_of_the_driver(bare, with_shim), 60u);
   for (const char* ask : {"cuMemAlloc 3020 ", "cuLaunchKernel 7000 2", "cuGetProcAddress 12000 "}) {
@@ -238,6 +240,11 @@ TEST(Resolution, the_shared_runtime_gets_every_answer_and_the_wrappers) {
   const std::filesystem::path cuda = std::getenv("HMSHIM_TEST_CUDA");
   const auto folder = std::filesystem::exists(cuda / "lib64") ? cuda / "lib64" : cuda / "lib";
   expect_every_ask_answered("resolve_runtime", folder.string());
+}
+
+// It asks for the ABIs of its time, such as cuMemPrefetchAsync 8000.
+TEST(Resolution, a_runtime_of_cuda_12_gets_every_answer_and_the_wrappers) {
+  expect_every_ask_answered("resolve_runtime12", "", {build_dir() / "cuda12" / "libcudart.so.12"});
 }
 
 // The runtime passes the question on to the cuGetProcAddress that it was given.
