@@ -94,12 +94,12 @@ void Graphs::read(CUgraph graph, Nodes& nodes) const {
   handles.resize(std::min(handles.size(), count));
   for (const CUgraphNode handle : handles) {
     CUgraphNodeType type{};
-    if (driver_.cuGraphNodeGetType(handle, &type) != CUDA_SUCCESS) {
-      nodes[handle].is_known = false;
-    } else if (type != CU_GRAPH_NODE_TYPE_GRAPH) {
+    CUgraph child = nullptr;
+    const bool has_type = driver_.cuGraphNodeGetType(handle, &type) == CUDA_SUCCESS;
+    if (has_type && type != CU_GRAPH_NODE_TYPE_GRAPH) {
       nodes[handle] = read(handle, type);
-    } else if (CUgraph child = nullptr; driver_.cuGraphChildGraphNodeGetGraph != nullptr &&
-                                        driver_.cuGraphChildGraphNodeGetGraph(handle, &child) == CUDA_SUCCESS) {
+    } else if (has_type && driver_.cuGraphChildGraphNodeGetGraph != nullptr &&
+               driver_.cuGraphChildGraphNodeGetGraph(handle, &child) == CUDA_SUCCESS) {
       read(child, nodes);
     } else {
       nodes[handle].is_known = false;
@@ -157,7 +157,7 @@ std::shared_ptr<const GraphOperands> Graphs::find(CUgraphExec exec) {
       operands->is_complete = operands->is_complete && node.is_known;
     }
     std::ranges::sort(operands->bases);
-    operands->bases.erase(std::ranges::unique(operands->bases).begin(), operands->bases.end());
+    operands->bases.erase(std::unique(operands->bases.begin(), operands->bases.end()), operands->bases.end());
     found.operands = std::move(operands);
   }
   return found.operands;
