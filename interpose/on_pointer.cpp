@@ -1,6 +1,6 @@
 // Pointer queries: what the library gave in the place of the driver's device memory answers as device memory of the
-// guest's own base and size. A framework that is told otherwise takes other paths, or refuses the tensor (DLPack knows managed memory as a
-// type of its own).
+// guest's own base and size. A framework that is told otherwise takes other paths, or refuses the tensor (DLPack knows
+// managed memory as a type of its own).
 #include <cstring>
 #include <optional>
 

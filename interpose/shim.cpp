@@ -172,9 +172,7 @@ void Shim::start_once() {
 
   alignas(Shim) static unsigned char storage[sizeof(Shim)];
   instance_ = new (storage) Shim(std::move(config), driver, std::move(devices));
-  std::atexit([] {
-    if (gate().state() != GateState::Off) instance_->finish();  // not in a forked child: its locks may be held for ever
-  });
+  std::atexit([] { instance_->finish(); });
   gate().activate();
 }
 
@@ -244,8 +242,8 @@ std::uint64_t Shim::primary_context(CUdevice device) const noexcept {
 }
 
 void Shim::finish() noexcept {
-  // A child made without the fork handlers (clone) has the parent's file; one that exits inside a handler, from a
-  // signal's, may hold the locks itself.
+  // In a child, forked or cloned, the file is the parent's and the locks may be held for ever; an exit inside a handler,
+  // from a signal's, may hold them itself.
   if (getpid() != pid_ || InShim::is_nested()) return;
   contain([this] {
     engines.end();

@@ -1,5 +1,5 @@
-// Makes a CUDA 12 runtime, named by the argument, resolve the driver. What the call answers does not matter: the runtime
-// asks for all its entry points first.
+// Makes a CUDA 12 runtime, named by the argument, resolve the driver. What the call answers does not matter: the
+// runtime asks for all its entry points first.
 #include <dlfcn.h>
 
 #include <cstdio>

@@ -146,14 +146,12 @@ TEST(Capture, holds_nothing_of_ours_whatever_runs_beside_it) {
   expect_same("capture_beside", {{"SIMGPU_CAPACITY", kSmall}});
 }
 
+// Each launch names two of sixteen arrays, eight of which fit: had the policy not known, the driver would have made
+// room.
 TEST(TensorMaps, lead_to_the_tensors_behind_them) {
   const TempDir folder;
-  expect_same("tensor_maps", {{"SIMGPU_CAPACITY", kLarge}, {"HMSHIM_REPORT", folder.file("r.jsonl")}});
-  std::uint64_t working_set_bytes = 0;
-  for (const json& record : read_json_lines(folder.file("r.jsonl"))) {
-    if (record.at("kind") == "iteration") working_set_bytes += record.at("working_set_bytes").get<std::uint64_t>();
-  }
-  EXPECT_GE(working_set_bytes, 64U << 20);
+  expect_same("tensor_maps", {{"SIMGPU_CAPACITY", kSmall}, {"SIMGPU_LOG", folder.file("log.jsonl")}});
+  EXPECT_EQ(figures_of(folder).at("d2h_eviction_bytes"), 0);
 }
 
 }  // namespace

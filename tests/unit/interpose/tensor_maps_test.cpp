@@ -80,6 +80,12 @@ TEST_F(TensorMapArguments, are_found_inside_a_struct_passed_in_either_way) {
   EXPECT_EQ(collected(layout, nullptr, extra), std::vector{extent});
 }
 
+TEST_F(TensorMapArguments, are_found_at_the_offsets_that_the_compiler_gives_them) {
+  const ParamLayout layout{.params = {{.index = 0, .offset = 48, .words = 40}}, .bytes = 368};
+  void* params[] = {data};
+  EXPECT_EQ(collected(layout, params, nullptr), std::vector{extent});
+}
+
 TEST_F(TensorMapArguments, are_not_read_past_the_end_of_a_short_buffer) {
   const ParamLayout layout{.params = {{.index = 0, .offset = 0, .words = 40}}, .bytes = 320};
   std::size_t bytes = 200;
