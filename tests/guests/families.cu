@@ -207,7 +207,7 @@ void escapes() {
   CUmipmappedArray mipmaps = nullptr;
   const CUDA_ARRAY_DESCRIPTOR flat_shape{1024, 512, CU_AD_FORMAT_FLOAT, 2};
   const CUDA_ARRAY3D_DESCRIPTOR volume_shape{64, 64, 64, CU_AD_FORMAT_HALF, 1, 0};
-  SAY(cuArrayCreate(&flat, &flat_shape));
+  DRIVER(cuArrayCreate(&flat, &flat_shape));
   SAY(cuArray3DCreate(&volume, &volume_shape));
   SAY(cuMipmappedArrayCreate(&mipmaps, &volume_shape, 3));
   SAY(cuArrayCreate(&flat, nullptr));
@@ -216,14 +216,14 @@ void escapes() {
   properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
   properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
   std::size_t granularity = 0;
-  SAY(cuMemGetAllocationGranularity(&granularity, &properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
+  DRIVER(cuMemGetAllocationGranularity(&granularity, &properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
   CUmemGenericAllocationHandle handle = 0;
   CUdeviceptr address = 0;
-  SAY(cuMemCreate(&handle, 2 * granularity, &properties, 0));
-  SAY(cuMemAddressReserve(&address, 2 * granularity, 0, 0, 0));
-  SAY(cuMemMap(address, 2 * granularity, 0, handle, 0));
+  DRIVER(cuMemCreate(&handle, 2 * granularity, &properties, 0));
+  DRIVER(cuMemAddressReserve(&address, 2 * granularity, 0, 0, 0));
+  DRIVER(cuMemMap(address, 2 * granularity, 0, handle, 0));
   const CUmemAccessDesc access{properties.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-  SAY(cuMemSetAccess(address, 2 * granularity, &access, 1));
+  DRIVER(cuMemSetAccess(address, 2 * granularity, &access, 1));
   SAY(cuMemRelease(handle));
   fill(address, 3);
   const CUdeviceptr a = allocate(kBytes);

@@ -15,8 +15,11 @@ namespace hmshim::support {
 namespace {
 
 constexpr const char* kLarge = "1GiB";
-// Below what the programs use at once, above what cannot be evicted: slabs of small tensors.
-constexpr const char* kSmall = "24MiB";
+// Less than the arrays of a thread, 48 MiB at most, and room for those that are too small to be managed, 12 MiB at
+// most.
+constexpr const char* kSmall = "32MiB";
+constexpr const char* kSmallForTwo = "48MiB";
+constexpr const char* kSmallForFour = "80MiB";
 
 int seeds() {
   const char* given = std::getenv("HMSHIM_TEST_SEEDS");
@@ -59,10 +62,10 @@ TEST(Campaign, random_calls_give_the_same_on_a_device_that_is_too_small) {
   expect_same_calls(1, {{"SIMGPU_CAPACITY", kSmall}});
 }
 TEST(Campaign, random_calls_of_four_threads_give_the_same_on_a_device_that_is_too_small) {
-  expect_same_calls(4, {{"SIMGPU_CAPACITY", "48MiB"}});
+  expect_same_calls(4, {{"SIMGPU_CAPACITY", kSmallForFour}});
 }
 TEST(Campaign, random_calls_give_the_same_with_the_learned_policy) {
-  expect_same_calls(2, {{"SIMGPU_CAPACITY", kSmall}, {"HMSHIM_POLICY", "learned"}});
+  expect_same_calls(2, {{"SIMGPU_CAPACITY", kSmallForTwo}, {"HMSHIM_POLICY", "learned"}});
 }
 TEST(Campaign, random_calls_give_the_same_when_the_policy_is_off) {
   expect_same_calls(1, {{"SIMGPU_CAPACITY", kLarge}, {"HMSHIM_POLICY", "off"}});
