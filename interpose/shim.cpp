@@ -242,8 +242,8 @@ std::uint64_t Shim::primary_context(CUdevice device) const noexcept {
 }
 
 void Shim::finish() noexcept {
-  // In a child, forked or cloned, the file is the parent's and the locks may be held for ever; an exit inside a handler,
-  // from a signal's, may hold them itself.
+  // In a child, forked or cloned, the file is the parent's and the locks may be held for ever; an exit inside a
+  // handler, from a signal's, may hold them itself.
   if (getpid() != pid_ || InShim::is_nested()) return;
   contain([this] {
     engines.end();
