@@ -33,8 +33,7 @@ std::filesystem::path build_folder() {
   return std::filesystem::read_symlink("/proc/self/exe").parent_path().parent_path();
 }
 
-// ---- the guest's side: one JSON line a row of figures
-// ----------------------------------------------------------------
+// ---- the guest's side: one JSON line a row of figures ----
 
 void play_as_guest(const ReplayOptions& options) {
   const Trace trace = read_trace(options.trace, options.field);
@@ -48,8 +47,7 @@ void play_as_guest(const ReplayOptions& options) {
   }
 }
 
-// ---- the command's side
-// ----------------------------------------------------------------------------------------------
+// ---- the command's side ----
 
 // Every variable of the caller's that is meant for the library or the simulated GPU, then what the options say.
 support::Environment guest_environment(const ReplayOptions& options, const Trace& trace, const std::string& report) {

@@ -47,8 +47,7 @@ bool allows(std::string_view values, std::string_view alternative) {
   return any_alternative(values, [&](std::string_view each, unsigned) { return each == alternative; });
 }
 
-// ---- one parser a type: false when `text` is not one of `values`
-// -------------------------------------------------------
+// ---- one parser a type: false when `text` is not one of `values` ----
 
 // Digits only, no sign, no needless zero in front. "08" could be meant as octal and "-1" as no limit: neither is
 // guessed at.
@@ -140,8 +139,7 @@ bool parse_value(std::string_view, std::string_view text, Names& names) {
   return true;
 }
 
-// ---- messages
-// ----------------------------------------------------------------------------------------------------------
+// ---- messages ----
 
 std::string describe(std::string_view values) {
   if (values == "on|off") return "on, off, 1, 0, true, false, yes or no";
@@ -201,8 +199,7 @@ std::string unknown_option(std::string_view name) {
                      is_near ? fmt::format("; did you mean {}?", nearest) : "");
 }
 
-// ---- the environment
-// ---------------------------------------------------------------------------------------------------
+// ---- the environment ----
 
 struct Variable {
   std::string_view name;

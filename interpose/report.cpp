@@ -89,8 +89,7 @@ struct Report::Kept {
 
 namespace {
 
-// ---- JSON
-// --------------------------------------------------------------------------------------------------------------
+// ---- JSON ----
 
 std::string quoted(std::string_view text) {
   std::string result = "\"";
@@ -233,8 +232,7 @@ std::string json(pid_t pid, const ExitRecord& record, std::uint64_t dropped) {
   return object.text();
 }
 
-// ---- the table
-// ---------------------------------------------------------------------------------------------------------
+// ---- the table ----
 
 std::string readable_bytes(std::uint64_t bytes) {
   constexpr std::array kUnits{"B", "KiB", "MiB", "GiB", "TiB"};

@@ -254,8 +254,7 @@ std::string sized(const char* name, std::size_t bytes) {
   return std::string(name) + "_" + std::to_string(bytes / kMiB) + "mib";
 }
 
-// ---- the questions
-// ----------------------------------------------------------------------------------------------------
+// ---- the questions ----
 
 void device() {
   int count = 0;
@@ -725,8 +724,7 @@ constexpr Question kQuestions[] = {
     {"discard", discard, 6},
 };
 
-// ---- the parent's side
-// ------------------------------------------------------------------------------------------------
+// ---- the parent's side ----
 
 struct Answer {
   std::string members;  ///< JSON members, joined

@@ -41,8 +41,7 @@ GuestResult with_module(const std::string& code, const std::vector<std::string>&
 
 int lines_in(const std::string& text) { return static_cast<int>(std::ranges::count(text, '\n')); }
 
-// ---- run
-// ---------------------------------------------------------------------------------------------------------------
+// ---- run ----
 
 TEST(HmshimRun, passes_the_exit_status_and_both_outputs_through) {
   const auto result = hmshim({"run", "--", "sh", "-c", "echo to stdout; echo to stderr >&2; exit 37"});
@@ -169,8 +168,7 @@ TEST(HmshimRun, reads_sizes_as_the_library_does) {
   }
 }
 
-// ---- report
-// ------------------------------------------------------------------------------------------------------------
+// ---- report ----
 
 // A run of the training program that migrates.
 std::string report_of_training(const TempDir& folder) {
@@ -251,8 +249,7 @@ TEST(HmshimReport, says_what_is_wrong_with_a_file) {
   }
 }
 
-// ---- doctor
-// ------------------------------------------------------------------------------------------------------------
+// ---- doctor ----
 
 TEST(HmshimDoctor, finds_the_simulated_gpu_ready) {
   const auto result = hmshim({"doctor"}, on_simgpu());
@@ -324,8 +321,7 @@ TEST(HmshimDoctor, judges_a_device_by_what_the_library_judges_it_by) {
   EXPECT_THAT(verdict_on_device(0, 100), AllOf(HasSubstr("ATS"), HasSubstr("\n0\n")));
 }
 
-// ---- the command
-// -------------------------------------------------------------------------------------------------------
+// ---- the command ----
 
 TEST(Hmshim, without_a_command_it_explains_itself) {
   EXPECT_EQ(hmshim({"--help"}).exit_status, 0);

@@ -205,8 +205,7 @@ TEST(Resolution, a_driver_that_lacks_newer_names_lacks_them_still) {
             6u);
 }
 
-// ---- the real runtime, up to where it has asked for everything
-// --------------------------------------------------------
+// ---- the real runtime, up to where it has asked for everything ----
 std::string asks_of(const std::string& guest, const std::string& preload, const std::string& runtime_folder,
                     const std::vector<std::string>& args) {
   const TempDir folder;

@@ -136,8 +136,7 @@ inline constexpr int kGreatestPriority = -5;
 inline constexpr int kSharedBytes = 48 << 10;
 inline constexpr int kSharedBytesOptIn = 227 << 10;
 
-// ---- the way in
-// ------------------------------------------------------------------------------------------------------
+// ---- the way in ----
 
 // Set by SIMGPU_LOG and SIMGPU_FAIL: the slow path of every call.
 extern std::atomic<bool> is_instrumented;

@@ -15,8 +15,7 @@ Engine::Engine(Machine& machine, int device_count, RunBody run_body)
   }
 }
 
-// ---- virtual time
-// ----------------------------------------------------------------------------------------------------
+// ---- virtual time ----
 
 std::optional<TimeNs> Engine::next_event_at() const {
   return events_.empty() ? std::nullopt : std::optional(events_.begin()->first.first);
@@ -43,8 +42,7 @@ bool Engine::poll_conditions() {
   return !ready.empty();
 }
 
-// ---- streams
-// ---------------------------------------------------------------------------------------------------------
+// ---- streams ----
 
 StreamId Engine::create_stream(int device, StreamKind kind) {
   streams_.emplace(next_stream_, Stream{.device = device, .kind = kind, .tail = nullptr});
@@ -94,8 +92,7 @@ std::vector<OpPtr> Engine::device_tails(int device) const {
   return tails;
 }
 
-// ---- operations
-// ------------------------------------------------------------------------------------------------------
+// ---- operations ----
 
 void Engine::enqueue(const OpPtr& op, const OpPtr& also_after) {
   std::vector<OpPtr> blockers = blockers_of(op->stream);

@@ -40,8 +40,7 @@ enum class Status {
 };
 [[nodiscard]] const char* to_string(Status status);
 
-// ---- memory
-// ----------------------------------------------------------------------------------------------------------
+// ---- memory ----
 
 enum class MemoryKind { kDevice, kManaged };
 
@@ -80,8 +79,7 @@ struct BlockState {
   std::vector<bool> accessed_by;  ///< per device
 };
 
-// ---- work
-// ------------------------------------------------------------------------------------------------------------
+// ---- work ----
 
 enum class AccessKind { kRead, kWrite, kReadWrite };
 
@@ -129,8 +127,7 @@ enum class StreamKind { kBlocking, kNonBlocking };
 /// cuStreamWaitValue's conditions, in the driver's numbering.
 enum class WaitCondition { kGreaterOrEqual = 0, kEqual = 1, kAnd = 2, kNor = 3 };
 
-// ---- figures
-// ---------------------------------------------------------------------------------------------------------
+// ---- figures ----
 
 /// Why bytes crossed the link. The first four are the driver's migration causes.
 enum class Cause {
@@ -171,8 +168,7 @@ struct Stats {
   TimeNs now_ns = 0;  ///< the caller's virtual clock
 };
 
-// ---- the model
-// -------------------------------------------------------------------------------------------------------
+// ---- the model ----
 
 namespace machine {  // the inside of the model: its names must not meet those of its users
 struct Op;

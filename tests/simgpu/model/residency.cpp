@@ -58,8 +58,7 @@ Residency::Residency(const Profile& profile, int device_count)
   for (Device& device : devices_) device.free_chunks = total_chunks_;
 }
 
-// ---- blocks
-// ----------------------------------------------------------------------------------------------------------
+// ---- blocks ----
 
 void Residency::add(const Allocation& allocation) {
   std::vector<Block> blocks;
@@ -108,8 +107,7 @@ void Residency::set_resident(int device, Block& block, RegionMask regions) {
   on.resident = regions;
 }
 
-// ---- chunks
-// ----------------------------------------------------------------------------------------------------------
+// ---- chunks ----
 
 void Residency::attach_chunk(int device, Block& block) {
   BlockOnDevice& on = block.devices[static_cast<std::size_t>(device)];
@@ -210,8 +208,7 @@ Move Residency::take_device_chunks(int device, std::uint64_t chunks, TimeNs now_
 
 void Residency::return_device_chunks(int device, std::uint64_t chunks) { device_of(device).free_chunks += chunks; }
 
-// ---- host pages
-// ------------------------------------------------------------------------------------------------------
+// ---- host pages ----
 
 Status Residency::charge_host(Block& block, RegionMask regions) {
   const RegionMask fresh = regions & ~block.host_backed;
@@ -236,8 +233,7 @@ Status Residency::observe_first_touch(Block& block) {
   return populate_on_host(block, AddressSpace::regions_in_core(block.address, block.bytes));
 }
 
-// ---- access and migration
-// --------------------------------------------------------------------------------------------
+// ---- access and migration ----
 
 bool Residency::has_copy_elsewhere(const Block& block, int device, RegionMask regions) const {
   RegionMask copies = block.on_host;
@@ -360,8 +356,7 @@ Move Residency::move_to_host(Block& block, RegionMask regions, bool keeps_duplic
   return move;
 }
 
-// ---- discard and advice
-// ----------------------------------------------------------------------------------------------
+// ---- discard and advice ----
 
 void Residency::use_discarded(Block& block, int device, RegionMask regions, AccessKind kind) {
   const RegionMask hit = regions & block.discarded;

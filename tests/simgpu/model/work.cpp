@@ -15,8 +15,7 @@ std::uint64_t block_end(std::uint64_t address) { return address / kBlockBytes * 
 
 }  // namespace
 
-// ---- kernels
-// ---------------------------------------------------------------------------------------------------------
+// ---- kernels ----
 
 KernelWork::KernelWork(Machine& machine, int device, std::vector<Access> accesses, TimeNs duration_ns)
     : machine_(&machine), device_(device), accesses_(std::move(accesses)), duration_ns_(duration_ns) {
@@ -180,8 +179,7 @@ bool KernelWork::lost_blocks_since(TimeNs time_ns) {
   return false;
 }
 
-// ---- copies
-// ----------------------------------------------------------------------------------------------------------
+// ---- copies ----
 
 CopyWork::CopyWork(Machine& machine, int device, std::uint64_t destination, std::optional<std::uint64_t> source,
                    std::uint64_t bytes)
@@ -280,8 +278,7 @@ TimeNs CopyWork::transfer(Location to, std::optional<Location> from, std::uint64
   return end_ns;
 }
 
-// ---- prefetch, demote, discard
-// ---------------------------------------------------------------------------------------
+// ---- prefetch, demote, discard ----
 
 MigrationWork::MigrationWork(Machine& machine, MigrationKind kind, int device, Range range)
     : machine_(&machine), kind_(kind), device_(device), range_(range), passes_left_(1), next_(range.address) {

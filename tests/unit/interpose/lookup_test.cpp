@@ -8,8 +8,7 @@
 namespace hmshim::interpose {
 namespace {
 
-// ---- a driver that answers as cuda.h says cuGetProcAddress does
-// -------------------------------------------------------
+// ---- a driver that answers as cuda.h says cuGetProcAddress does ----
 struct Export {
   std::string base;
   int since;

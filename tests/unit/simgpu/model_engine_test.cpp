@@ -26,8 +26,7 @@ void launch_on(Gpu& gpu, StreamId stream, TimeNs duration_ns, Body body = nullpt
 
 std::uint64_t address_of(const void* pointer) { return reinterpret_cast<std::uint64_t>(pointer); }
 
-// ---- time
-// ------------------------------------------------------------------------------------------------------------
+// ---- time ----
 
 TEST(ModelTime, the_cpu_runs_ahead_and_a_synchronisation_waits_for_the_kernels) {
   Gpu gpu;
@@ -181,8 +180,7 @@ TEST(ModelTime, polling_costs_time_so_it_ends) {
   EXPECT_EQ(polls, 10'005 - 10 - 1);  // the record's call took 10, each query takes 1, the last one sees it done
 }
 
-// ---- order
-// -----------------------------------------------------------------------------------------------------------
+// ---- order ----
 
 TEST(ModelStreams, bodies_run_in_virtual_time_order) {
   Gpu gpu;
@@ -305,8 +303,7 @@ TEST(ModelStreams, copies_and_fills_move_real_bytes_at_their_time) {
   EXPECT_EQ(gpu.d2h(Cause::kCopy), 1000);
 }
 
-// ---- values in memory
-// ------------------------------------------------------------------------------------------------
+// ---- values in memory ----
 
 TEST(ModelValues, a_wait_is_met_by_a_write_from_another_stream) {
   Gpu gpu;

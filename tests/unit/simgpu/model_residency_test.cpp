@@ -5,8 +5,7 @@
 namespace hmshim::simgpu {
 namespace {
 
-// ---- capacity and eviction order
-// -------------------------------------------------------------------------------------
+// ---- capacity and eviction order ----
 
 TEST(ModelResidency, a_first_touch_on_the_device_moves_no_bytes) {
   Gpu gpu;
@@ -141,8 +140,7 @@ TEST(ModelResidency, freeing_returns_chunks_and_host_pages) {
   EXPECT_EQ(gpu.stats().peak_resident_bytes, 4 * kBlockBytes);
 }
 
-// ---- host memory
-// -----------------------------------------------------------------------------------------------------
+// ---- host memory ----
 
 TEST(ModelResidency, host_pages_stay_after_their_content_went_back_to_the_device) {
   Gpu gpu;
@@ -179,8 +177,7 @@ TEST(ModelResidency, the_cpu_takes_a_block_back) {
   EXPECT_TRUE(gpu.state(a).on_host);
 }
 
-// ---- faults
-// ----------------------------------------------------------------------------------------------------------
+// ---- faults ----
 
 TEST(ModelResidency, a_sparse_access_moves_one_big_page) {
   Gpu gpu;
@@ -265,8 +262,7 @@ TEST(ModelResidency, a_block_used_by_two_devices_travels_through_the_host) {
   EXPECT_EQ(gpu.stats(1).h2d_bytes[static_cast<std::size_t>(Cause::kUser)], kBlockBytes);
 }
 
-// ---- discard
-// ---------------------------------------------------------------------------------------------------------
+// ---- discard ----
 
 TEST(ModelDiscard, evicting_discarded_content_copies_nothing_and_poisons_it) {
   Gpu gpu;
@@ -339,8 +335,7 @@ TEST(ModelDiscard, a_demoted_discarded_block_copies_nothing) {
   EXPECT_EQ(gpu.d2h(Cause::kUser), 0);
 }
 
-// ---- advice
-// ----------------------------------------------------------------------------------------------------------
+// ---- advice ----
 
 TEST(ModelAdvice, reading_a_read_mostly_block_duplicates_it_and_its_eviction_copies_nothing) {
   Gpu gpu;
@@ -459,8 +454,7 @@ TEST(ModelAdvice, ranges_outside_of_one_managed_allocation_are_refused) {
   EXPECT_EQ(gpu.model.discard(gpu.stream, {d, kBlockBytes}), Status::kInvalidValue);
 }
 
-// ---- prefetch
-// --------------------------------------------------------------------------------------------------------
+// ---- prefetch ----
 
 TEST(ModelPrefetch, a_range_of_several_blocks_is_walked_twice_and_one_block_once) {
   Gpu gpu;
