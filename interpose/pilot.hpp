@@ -102,6 +102,8 @@ class Pilot {
   [[nodiscard]] PilotTotals totals() const;
 
  private:
+  static constexpr std::uint32_t kMostBackOff = 10;  // as a power of two
+
   struct Flight {
     std::shared_ptr<policy::PlanFollower> follower;
     std::vector<policy::Range> resident;  // when it begins

@@ -52,4 +52,12 @@ class Progress {
   std::uint32_t* page_ = nullptr;
 };
 
+// `streams` has bit i for stream i.
+template <class Work>
+void for_each_stream(std::uint8_t streams, Work&& work) {
+  for (std::size_t i = 0; i < Progress::kStreams; ++i) {
+    if ((streams >> i & 1) != 0) work(i);
+  }
+}
+
 }  // namespace hmshim::uvm
