@@ -47,7 +47,8 @@ class EngineHost::Hints {
     return extent < kExtents && hints_[extent].load(std::memory_order_relaxed) % 2 != 0;
   }
   [[nodiscard]] std::uint16_t device(policy::ExtentId extent) const noexcept {
-    return extent < kExtents ? hints_[extent].load(std::memory_order_relaxed) / 2 : std::uint16_t{0};
+    return extent < kExtents ? static_cast<std::uint16_t>(hints_[extent].load(std::memory_order_relaxed) / 2)
+                             : std::uint16_t{0};
   }
   void set(policy::ExtentId extent, std::uint16_t device, bool is_resident) noexcept {
     if (extent < kExtents)

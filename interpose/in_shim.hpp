@@ -22,4 +22,15 @@ class InShim {
   [[gnu::tls_model("initial-exec")]] static inline constinit thread_local const void* caller_ = nullptr;
 };
 
+// The body of a thread of the library's own, which is inside for all its life: should the program's malloc call CUDA,
+// the thread does not come back to the handlers, whose locks it may hold.
+template <class Body>
+[[nodiscard]] auto inside_shim(Body body) {
+  return [body] {
+    static constexpr char kOwnThread = 0;
+    const InShim inside(&kOwnThread);
+    body();
+  };
+}
+
 }  // namespace hmshim::interpose

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "interpose/in_shim.hpp"
+
 namespace hmshim::interpose {
 
 namespace {
@@ -59,7 +61,7 @@ void Pilot::wake_planner() {
   if (is_planner_started_.exchange(true)) {
     planner_.ring();
   } else {
-    planner_.start([this] { plan(); });
+    planner_.start(inside_shim([this] { plan(); }));
   }
 }
 

@@ -7,6 +7,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "interpose/in_shim.hpp"
 #include "interpose/log.hpp"
 
 namespace hmshim::interpose {
@@ -19,9 +20,9 @@ constexpr std::uint64_t kPatienceNs = 2'000'000'000;
 
 void Pilot::start_threads() {
   if (!enter_context() || progress_.allocate() != CUDA_SUCCESS) throw std::runtime_error("no pinned page to be had");
-  conductor_.start([this] { conduct(); });
-  fetcher_.start([this] { fetch(); });
-  writer_.start([this] { write_back(); });
+  conductor_.start(inside_shim([this] { conduct(); }));
+  fetcher_.start(inside_shim([this] { fetch(); }));
+  writer_.start(inside_shim([this] { write_back(); }));
 }
 
 bool Pilot::enter_context() noexcept {

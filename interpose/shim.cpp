@@ -17,6 +17,7 @@
 #include "interpose/log.hpp"
 #include "interpose/real_driver.hpp"
 #include "interpose/unseen.hpp"
+#include "uvm/migration_pause.hpp"
 
 namespace hmshim::interpose {
 
@@ -157,11 +158,13 @@ void Shim::start_once() {
     return;
   }
   // A child shares nothing it could use: CUDA does not survive a fork, and file and stderr are the parent's.
-  pthread_atfork(nullptr, nullptr, [] {
-    gate().turn_off(Reason::forked_child);
-    log_forget_after_fork();
-    if (instance_ != nullptr) instance_->report.forget_after_fork();
-  });
+  pthread_atfork([] { uvm::migration_pause.begin(instance_ != nullptr ? instance_->driver : uvm::DriverApi{}); },
+                 [] { uvm::migration_pause.end(); },
+                 [] {
+                   gate().turn_off(Reason::forked_child);
+                   log_forget_after_fork();
+                   if (instance_ != nullptr) instance_->report.forget_after_fork();
+                 });
   for (const std::string& error : config.errors) log(LogLevel::Error, error);
   uvm::DriverApi driver;
   std::vector<Device> devices;

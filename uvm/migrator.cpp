@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <optional>
 
+#include "uvm/migration_pause.hpp"
+
 namespace hmshim::uvm {
 
 namespace {
@@ -37,6 +39,7 @@ bool may_be_capturing(const DriverApi& api, CUstream stream) noexcept {
 
 CUresult prefetch(const DriverApi& api, std::uint64_t base, std::uint64_t bytes, CUdevice target,
                   CUstream stream) noexcept {
+  const MigrationPause::Call call(migration_pause);
   if (api.cuMemPrefetchAsync_v2 == nullptr) return api.cuMemPrefetchAsync_v8000(base, bytes, target, stream);
   const CUmemLocation location = target == CU_DEVICE_CPU ? CUmemLocation{CU_MEM_LOCATION_TYPE_HOST, 0}
                                                          : CUmemLocation{CU_MEM_LOCATION_TYPE_DEVICE, target};

@@ -2,6 +2,8 @@
 // kernels run on the simulated GPU, what happens between iterations. It prints a checksum of all weights, and with
 // --times how long each iteration took.
 #include <cuda_runtime.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cstdint>
 #include <cstdio>
@@ -45,6 +47,7 @@ struct Options {
   int evaluate_every = 0;  // iterations; 0: never
   int log_every = 0;
   int stop_at = 0;         // the iteration in which the program exits in the middle, without waiting
+  int fork_every = 0;      // iterations in whose middle the program forks, as loaders of data do
   bool allocates = false;  // activations anew in every iteration
   bool times = false;
   bool shuffles = false;  // another order of layers in every iteration
@@ -61,7 +64,8 @@ Options parse(int argc, char** argv) {
                  {"--us", &options.us},
                  {"--evaluate-every", &options.evaluate_every},
                  {"--log-every", &options.log_every},
-                 {"--stop-at", &options.stop_at}};
+                 {"--stop-at", &options.stop_at},
+                 {"--fork-every", &options.fork_every}};
   const struct {
     const char* name;
     bool* value;
@@ -124,6 +128,7 @@ class Model {
     if (options_.shuffles) shuffle(iteration);
     forward();
     if (iteration == options_.stop_at) std::exit(0);
+    if (options_.fork_every > 0 && iteration % options_.fork_every == 0) fork_child();
     for (std::size_t layer = weights_.size(); layer-- > 0;) {
       layers_backward<<<grid(), kThreads>>>(gradient_, activations_[layer + 1], weights_[order_[layer]],
                                             weight_gradients_[order_[layer]], count_, ns());
@@ -178,6 +183,18 @@ class Model {
     if (!options_.allocates || activation == nullptr) return;
     CHECK(cudaFree(activation));
     activation = nullptr;
+  }
+  // The child finds that CUDA does not work in it, and ends as any program does.
+  void fork_child() const {
+    std::fflush(stdout);
+    const pid_t child = fork();
+    if (child == 0) {
+      float* data = nullptr;
+      std::exit(cudaMalloc(&data, bytes()) == cudaSuccess ? 4 : 3);
+    }
+    int status = 0;
+    if (waitpid(child, &status, 0) != child || !WIFEXITED(status)) status = -1;
+    std::printf("child ended with %d\n", WEXITSTATUS(status));
   }
   void shuffle(int iteration) {
     std::uint64_t state = static_cast<std::uint64_t>(iteration);

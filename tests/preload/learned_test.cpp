@@ -2,6 +2,7 @@
 // iteration on.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -124,6 +125,19 @@ TEST(Learned, a_program_that_exits_in_the_middle_of_a_planned_iteration_ends) {
   const auto result = run_with("learned", {"--stop-at", "5"});
   EXPECT_TRUE(result.succeeded()) << result.describe();
   EXPECT_LT(result.seconds, 20);
+}
+
+TEST(Learned, children_forked_in_the_middle_of_planned_iterations_leave_it_alone) {
+  const TempDir folder;
+  const std::vector<std::string> args = {"--fork-every", "1", "--iterations", "8"};
+  const auto fits = run(on_simgpu(device(kLarge)), args);
+  const auto result = run_with("learned", args, {{"HMSHIM_REPORT", folder.file("report")}});
+  ASSERT_TRUE(result.succeeded()) << result.describe();
+  EXPECT_EQ(result.out, fits.out);
+  EXPECT_EQ(result.err, fits.err);
+  const auto records = read_json_lines(folder.file("report"));
+  EXPECT_EQ(std::ranges::count_if(records, [](const auto& record) { return record.at("kind") == "exit"; }), 1);
+  EXPECT_GT(totals(folder.file("report")).at("planned_launches"), 0);
 }
 
 TEST(Learned, plans_nothing_where_everything_fits) {
