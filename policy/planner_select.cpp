@@ -8,6 +8,7 @@ namespace {
 
 // Contents of the device at the end of an iteration hardly change from the third on.
 constexpr Tick kIterations = 3;
+constexpr Tick kNever = ~Tick{0};
 
 class Sweep {
  public:
@@ -35,14 +36,16 @@ class Sweep {
     bool is_resident = false;
     bool has_host_copy = false;
     TouchIndex touch = 0;  // the last one
-    Tick next_tick = 0;
+    Tick next_tick = kNever;
   };
   // Candidates, the furthest next touch first. Entries go stale and are skipped.
   using Candidates = std::priority_queue<std::pair<Tick, PieceIndex>>;
 
+  // A gap is judged at its end: one that goes round the iteration's end may begin in the last one swept.
   void bring(TouchIndex t) {
     const PieceTouch& touch = map_.touches()[t];
     State& state = states_[touch.piece];
+    if (state.next_tick == tick_) is_away_[state.touch] = state.is_resident ? 0 : 1;
     if (!state.is_resident) used_bytes_ += map_.pieces()[touch.piece].bytes;
     state.is_resident = true;
     if (touch.is_written) {
@@ -51,8 +54,7 @@ class Sweep {
       state.has_host_copy = true;
     }
     state.touch = t;
-    state.next_tick = tick_ + touch.gap_ticks;
-    is_away_[t] = 0;
+    state.next_tick = touch.gap_ticks == 0 ? kNever : tick_ + touch.gap_ticks;
   }
 
   void release(TouchIndex t) {
@@ -93,7 +95,6 @@ class Sweep {
     candidates.pop();
     state.is_resident = false;
     state.has_host_copy = true;
-    is_away_[state.touch] = 1;
     return true;
   }
 

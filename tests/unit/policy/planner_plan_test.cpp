@@ -47,6 +47,23 @@ TEST(Planner, comes_within_five_percent_of_the_best_of_all_schedules_of_small_it
   }
 }
 
+// As of an optimizer's state: touched once, away while the activations are there.
+TEST(Planner, sends_away_right_after_its_use_what_is_needed_an_iteration_later) {
+  AccessPattern pattern;
+  const PatternExtent state = pattern.add_extent(4 * kBlockBytes, kPersistent);
+  const PatternExtent activation = pattern.add_extent(4 * kBlockBytes, 0);
+  for (int i = 0; i < 3; ++i) pattern.add_launch(1000, std::vector<ExtentTouch>{{activation, true}});
+  pattern.add_launch(1000, std::vector<ExtentTouch>{{state, true}});
+  const std::uint64_t capacity_bytes = 4 * kBlockBytes;
+  const PieceMap map(pattern, capacity_bytes);
+  CostModel cost = CostModel::ideal(10e9);
+  cost.clean_copies = false;
+  const auto plan = make_plan(map, cost, capacity_bytes);
+  ASSERT_TRUE(plan.has_value());
+  for (TouchIndex t = map.touch_begin(3); t < map.touch_end(3); ++t) EXPECT_EQ(plan->schedule.is_away[t], 1) << t;
+  EXPECT_EQ(simulate(map, plan->schedule, cost, capacity_bytes, 2, 4).emergencies, 0U);
+}
+
 TEST(Planner, hides_all_migration_where_the_link_is_fast_enough) {
   const AccessPattern pattern = layer_stack(32, 8, 2'000'000);
   const PieceMap probe(pattern, kRoomy);
