@@ -14,6 +14,7 @@ namespace {
 
 constexpr std::string_view kPrefix = "HMSHIM_";
 constexpr std::string_view kTestPrefix = "HMSHIM_TEST_";
+constexpr std::string_view kCommandsOwn = "HMSHIM_LIB";  // where scripts/hmshim looks for the library
 
 constexpr auto kNames = std::to_array<std::string_view>({
 #define OPTION(field, name, type, default_value, values, sentence) name,
@@ -226,13 +227,15 @@ std::optional<std::string_view> find(const std::vector<Variable>& variables, std
 Config parse(const char* const* environment) {
   std::vector<Variable> variables;
   for_each_variable(environment, [&](const Variable& variable) {
-    if (variable.name.starts_with(kPrefix) && !variable.name.starts_with(kTestPrefix)) variables.push_back(variable);
+    const bool is_foreign = variable.name.starts_with(kTestPrefix) || variable.name == kCommandsOwn;
+    if (variable.name.starts_with(kPrefix) && !is_foreign) variables.push_back(variable);
   });
 
   Config config;
 #define OPTION(field, name, type, default_value, values, sentence)                                                    \
   parse_value(values, default_value, config.field);                                                                   \
-  if (const auto text = find(variables, name); text && !parse_value(values, *text, config.field)) {                   \
+  if (const auto text = find(variables, name);                                                                        \
+      text && !text->empty() && !parse_value(values, *text, config.field)) {                                          \
     config.errors.push_back(                                                                                          \
         fmt::format("{}={} makes no sense: give {}; the policy stays off", name, quotable(*text), describe(values))); \
     parse_value(values, default_value, config.field);                                                                 \

@@ -41,7 +41,8 @@ struct Config {
 };
 
 // `environment` is an array as in environ(7); null stands for an empty one. Fields whose value is in error hold their
-// default. HMSHIM_TEST_* belongs to the tests and is ignored.
+// default, as those whose variable is unset or empty do. HMSHIM_TEST_* belongs to the tests, HMSHIM_LIB to
+// scripts/hmshim.
 [[nodiscard]] Config parse(const char* const* environment);
 
 // The rank of this process as its launcher says (RANK, OMPI_COMM_WORLD_RANK, SLURM_PROCID, PMI_RANK: the first that is

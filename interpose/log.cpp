@@ -85,7 +85,7 @@ void log_forget_after_fork() noexcept {
 bool write_to_stderr(std::string_view text) noexcept {
   Sink& out = sink();
   const std::lock_guard lock(out.mutex);
-  return out.copy_of_stderr.write(text);
+  return out.copy_of_stderr.write(text) == 0;
 }
 
 void log_detail::write(LogLevel level, std::string_view text, const char* file, int line) noexcept {

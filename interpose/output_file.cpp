@@ -86,11 +86,11 @@ bool OutputFile::is_ours() const noexcept {
   return fstat(descriptor_, &status) == 0 && status.st_dev == device_ && status.st_ino == inode_;
 }
 
-bool OutputFile::write(std::string_view text) noexcept {
-  if (!is_open()) return false;
+int OutputFile::write(std::string_view text) noexcept {
+  if (!is_open()) return EBADF;
   if (!is_ours()) {
     descriptor_ = -1;  // the guest closed it: the number is no longer ours to close
-    return false;
+    return EBADF;
   }
   const WriteSignalsBlocked blocked;
   while (!text.empty()) {
@@ -98,11 +98,12 @@ bool OutputFile::write(std::string_view text) noexcept {
     if (written > 0) {
       text.remove_prefix(static_cast<std::size_t>(written));
     } else if (written == 0 || errno != EINTR) {
+      const int error = written == 0 ? EIO : errno;
       close();
-      return false;
+      return error;
     }
   }
-  return true;
+  return 0;
 }
 
 void OutputFile::close() noexcept {

@@ -357,9 +357,11 @@ void Report::write_line(std::string_view line) {
       log(LogLevel::Warn, [&] { return fmt::format("cannot write the report {}: {}", path_, std::strerror(error)); });
     }
   }
-  // A report that cannot grow any more (disk full, descriptor closed by the guest) ends where it is; hmshim report says
-  // so.
-  file_.write(fmt::format("{}\n", line));
+  if (!file_.is_open()) return;
+  // A full disk, or a guest that closes every descriptor it knows.
+  if (const int error = file_.write(fmt::format("{}\n", line)); error != 0) {
+    log(LogLevel::Warn, [&] { return fmt::format("the report {} ends early: {}", path_, std::strerror(error)); });
+  }
 }
 
 void Report::write_summary(const ExitRecord& record) {

@@ -27,6 +27,8 @@ std::string report_path(const Config& config) {
   return config.report.empty() ? "" : expand_path(config.report, getpid(), rank_of(environ));
 }
 
+double gib(std::uint64_t bytes) noexcept { return static_cast<double>(bytes) / (1U << 30U); }
+
 bool has_budget(const Config& config) noexcept { return config.device_budget.value != kNoLimit; }
 
 std::vector<Device> judge_devices(const uvm::DriverApi& driver, const Config& config) {
@@ -222,6 +224,16 @@ bool Shim::is_freed(CUdeviceptr address) const noexcept {
 void Shim::report_device(std::uint16_t ordinal) noexcept {
   Device& device = devices[ordinal];
   if (device.is_reported.load(std::memory_order_relaxed) || device.is_reported.exchange(true)) return;
+  log(LogLevel::Info, [&] {
+    return fmt::format("{} Policy {}, budget {:.1f} of {:.1f} GiB.", device.capabilities.sentence, config.policy,
+                       gib(device.budget_bytes), gib(device.total_bytes));
+  });
+  if (has_budget(config) && config.device_budget.of(device.total_bytes) > device.total_bytes) {
+    log(LogLevel::Warn, [&] {
+      return fmt::format("HMSHIM_DEVICE_BUDGET is more than device {} has: the budget is its {:.1f} GiB", ordinal,
+                         gib(device.total_bytes));
+    });
+  }
   report.start({.device = ordinal,
                 .policy = config.policy,
                 .device_total_bytes = device.total_bytes,

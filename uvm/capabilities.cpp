@@ -46,6 +46,7 @@ std::string reason_of(const DeviceFacts& facts, Verdict verdict) {
                          facts.has_param_info ? "" : "; launch arguments cannot be read (CUDA 12.4 needed)",
                          facts.has_discard ? "" : "; no discard (CUDA 13.0 needed)");
     case Verdict::DriverTooOld:
+      if (facts.driver_version == 0) return "the driver does not say which CUDA it supports";
       return fmt::format("the driver supports CUDA {}.{}, at least {}.{} is needed", facts.driver_version / 1000,
                          facts.driver_version % 1000 / 10, kOldestDriverVersion / 1000,
                          kOldestDriverVersion % 1000 / 10);

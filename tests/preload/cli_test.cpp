@@ -78,6 +78,21 @@ TEST(HmshimRun, flags_become_the_librarys_variables) {
   EXPECT_THAT(result.out, Not(HasSubstr("HMSHIM_LIB="))) << "the library would call it unknown";
 }
 
+TEST(HmshimRun, a_switch_takes_its_value_either_way) {
+  EXPECT_THAT(hmshim({"run", "--discard", "off", "env"}).out, HasSubstr("HMSHIM_DISCARD=off\n"));
+  EXPECT_THAT(hmshim({"run", "--discard=off", "env"}).out, HasSubstr("HMSHIM_DISCARD=off\n"));
+  EXPECT_THAT(hmshim({"run", "--summary", "env"}).out, HasSubstr("HMSHIM_SUMMARY=on\n"));
+}
+
+TEST(HmshimRun, every_word_of_the_options_grammar_is_known) {
+  EXPECT_THAT(hmshim({"run", "--exclude", "libmine,libother.so.2", "env"}).out,
+              HasSubstr("HMSHIM_EXCLUDE=libmine,libother.so.2\n"));
+  const auto unknown = with_module(
+      "print([w for o in hmshim.read_options() for w in o.values.split('|') if w.isupper() and w not in "
+      "hmshim.DESCRIPTIONS])");
+  EXPECT_EQ(unknown.out, "[]\n") << unknown.describe();
+}
+
 TEST(HmshimRun, arguments_of_the_program_are_the_programs) {
   EXPECT_EQ(hmshim({"run", "echo", "--summary", "--", "-x"}).out, "--summary -- -x\n");
   EXPECT_EQ(hmshim({"run", "--", "echo", "run"}).out, "run\n");
@@ -93,6 +108,7 @@ TEST(HmshimRun, refuses_what_makes_no_sense_before_anything_starts) {
       {{"run", "--device-budget=", "echo", "started"}, {}, "makes no sense"},
       {{"run", "--summary=2", "echo", "started"}, {}, "--summary 2 makes no sense: give on, off"},
       {{"run", "--report", "a%x", "echo", "started"}, {}, "%p is the process id"},
+      {{"run", "--exclude", "/usr/lib/libmine.so", "echo", "started"}, {}, "give file names of libraries"},
       {{"run", "--policy", "magic", "echo", "started"}, {}, "give on_demand or "},
       {{"run", "--device-budgt=8G", "echo", "started"},
        {},
@@ -291,6 +307,13 @@ TEST(HmshimDoctor, names_a_value_that_the_library_would_refuse_and_a_preload_in_
   EXPECT_EQ(result.exit_status, 1) << result.describe();
   EXPECT_THAT(result.out, HasSubstr("FAIL  HMSHIM_LOG=loud makes no sense"));
   EXPECT_THAT(result.out, HasSubstr("libm.so.6 before libhmshim.so"));
+}
+
+TEST(HmshimDoctor, names_a_variable_that_has_no_effect) {
+  const auto result = hmshim({"doctor"}, on_simgpu({{"HMSHIM_DEVICE_BUDGT", "8G"}}));
+  EXPECT_EQ(result.exit_status, 0) << result.describe();
+  EXPECT_THAT(result.out, HasSubstr("note  HMSHIM_DEVICE_BUDGT is not an option of hmshim and has no effect; did you "
+                                    "mean HMSHIM_DEVICE_BUDGET?"));
 }
 
 // The simulated GPU can migrate; a driver of which one attribute is told here stands for those that cannot.

@@ -169,18 +169,28 @@ TEST(PreloadReport, the_summary_is_a_table_on_stderr) {
                                 HasSubstr("working set"), HasSubstr("0 in all"), HasSubstr("allocations: ")));
 }
 
-TEST(PreloadReport, neither_a_full_disk_nor_a_closed_stderr_reaches_the_program) {
+TEST(PreloadReport, neither_a_full_disk_nor_a_closed_stderr_hurts_the_program) {
   const auto expected = train(on_simgpu_with_shim(on_device(kSmallDevice)));
   const auto full = train(on_simgpu_with_shim(on_device(kSmallDevice, {{"HMSHIM_REPORT", "/dev/full"}})));
   EXPECT_TRUE(full.succeeded()) << full.describe();
   EXPECT_EQ(full.out, expected.out);
-  EXPECT_EQ(full.err, "");
+  EXPECT_THAT(full.err, AllOf(StartsWith("hmshim["), HasSubstr("/dev/full ends early: No space left on device")));
+  EXPECT_EQ(std::ranges::count(full.err, '\n'), 1);
 
   const auto closed =
       shell("exec \"$0\" \"$@\" 2>&-",
             on_simgpu_with_shim(on_device(kSmallDevice, {{"HMSHIM_SUMMARY", "1"}, {"HMSHIM_LOG", "debug"}})));
   EXPECT_TRUE(closed.succeeded()) << closed.describe();
   EXPECT_EQ(closed.out, expected.out);
+}
+
+TEST(PreloadReport, the_log_says_what_is_managed_and_when_a_budget_is_more_than_there_is) {
+  const auto told = train(on_simgpu_with_shim(on_device(kSmallDevice, {{"HMSHIM_LOG", "info"}})));
+  EXPECT_THAT(told.err, HasSubstr("its memory is managed. Policy on_demand, budget "));
+  const auto warned = train(on_simgpu_with_shim(on_device(kSmallDevice, {{"HMSHIM_DEVICE_BUDGET", "1T"}})));
+  EXPECT_TRUE(warned.succeeded()) << warned.describe();
+  EXPECT_THAT(warned.err, HasSubstr("warning: HMSHIM_DEVICE_BUDGET is more than device 0 has: the budget is its "));
+  EXPECT_EQ(std::ranges::count(warned.err, '\n'), 1);
 }
 
 TEST(PreloadReport, a_file_that_cannot_be_written_is_named_once) {

@@ -96,9 +96,20 @@ TEST(Config, switches_take_the_usual_words_and_zero_is_off) {
     EXPECT_FALSE(config.summary) << off;
     EXPECT_THAT(config.errors, IsEmpty()) << off;
   }
-  for (const char* junk : {"", "2", "ON", "enable", "yes ", "-1"}) {
+  for (const char* junk : {"2", "ON", "enable", "yes ", "-1"}) {
     EXPECT_THAT(parsed({std::string("HMSHIM_SUMMARY=") + junk}).errors.size(), 1) << junk;
   }
+}
+
+TEST(Config, an_empty_value_is_as_good_as_none_at_all) {
+  const Config config = parsed({"HMSHIM_SUMMARY=", "HMSHIM_DEVICE_BUDGET=", "HMSHIM_POLICY=", "HMSHIM_EXCLUDE="});
+  EXPECT_THAT(config.errors, IsEmpty());
+  EXPECT_EQ(config.policy, parsed({}).policy);
+  EXPECT_EQ(config.device_budget, (Amount{kNoLimit, false}));
+}
+
+TEST(Config, the_commands_own_variable_is_no_unknown_option) {
+  EXPECT_THAT(parsed({"HMSHIM_LIB=/opt/libhmshim.so"}).warnings, IsEmpty());
 }
 
 TEST(Config, words_choose_the_enumerator_of_the_same_name) {
@@ -156,7 +167,7 @@ TEST(Config, a_report_path_is_expanded_by_process_and_rank) {
   EXPECT_EQ(expand_path("100%%", 1, "0"), "100%");
   EXPECT_EQ(expand_path("%%p", 1, "0"), "%p");
   EXPECT_EQ(parsed({"HMSHIM_REPORT=none"}).report, "");
-  for (const char* junk : {"", "%", "a%", "%d", "%%%"}) {
+  for (const char* junk : {"%", "a%", "%d", "%%%"}) {
     EXPECT_THAT(parsed({std::string("HMSHIM_REPORT=") + junk}).errors.size(), 1) << junk;
   }
 }

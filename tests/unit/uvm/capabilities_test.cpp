@@ -49,6 +49,14 @@ TEST(Capabilities, a_driver_before_12_0_is_too_old_and_both_versions_are_named) 
             "device 0 (NVIDIA H200): not managed: the driver supports CUDA 11.8, at least 12.0 is needed.");
 }
 
+TEST(Capabilities, a_driver_that_tells_no_version_is_not_given_one) {
+  DeviceFacts facts = able_device();
+  facts.driver_version = 0;
+  EXPECT_EQ(judge(facts).verdict, Verdict::DriverTooOld);
+  EXPECT_EQ(judge(facts).sentence,
+            "device 0 (NVIDIA H200): not managed: the driver does not say which CUDA it supports.");
+}
+
 TEST(Capabilities, without_any_prefetch_call_nothing_is_managed) {
   DeviceFacts facts = able_device();
   facts.has_prefetch = false;
