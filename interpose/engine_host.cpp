@@ -381,7 +381,7 @@ void EngineHost::feed(std::uint16_t ordinal, const policy::Launch& launch, bool 
     if (device.engine->is_resident(extent)) hints_->set(extent, ordinal, true);
   }
   if (const auto iteration = device.engine->take_completed_iteration()) {
-    report_.push({ordinal, counters_of(device, *iteration)});
+    note_iteration(ordinal, *iteration);
     if (device.pilot) {
       device.flown_before = device.pilot->totals();
       const policy::IterationDetector& detector = device.engine->iterations();
@@ -394,7 +394,14 @@ void EngineHost::feed(std::uint16_t ordinal, const policy::Launch& launch, bool 
   }
 }
 
-Counters EngineHost::counters_of(const Device& device, const policy::IterationStats& stats) const {
+void EngineHost::note_iteration(std::uint16_t ordinal, const policy::IterationStats& stats) noexcept {
+  Device& device = devices_[ordinal];
+  device.largest_working_set_bytes = std::max(device.largest_working_set_bytes, stats.working_set_bytes);
+  report_.push({ordinal, counters_of(device, stats, device.flown_before)});
+}
+
+Counters EngineHost::counters_of(const Device& device, const policy::IterationStats& stats,
+                                 const PilotTotals& flown_before) const {
   Counters counters;
   counters.iteration = stats.ordinal;
   counters.period_launches = device.engine->iterations().period_launches();
@@ -413,7 +420,7 @@ Counters EngineHost::counters_of(const Device& device, const policy::IterationSt
   counters.demotions = stats.migrated.demotions;
   counters.budget_excursions = stats.migrated.budget_excursions;
   counters.events_lost = queue_.lost();
-  if (device.pilot) add_flight(counters, device.pilot->totals(), device.flown_before);
+  if (device.pilot) add_flight(counters, device.pilot->totals(), flown_before);
   return counters;
 }
 
@@ -427,7 +434,7 @@ void EngineHost::end() {
     policy::IterationStats rest = devices_[ordinal].engine->current_iteration();
     // Not the time of tear-down: the program has last waited for its own work.
     if (rest.begin_ns != 0) rest.end_ns = std::max({rest.begin_ns, rest.end_ns, settled_ns_});
-    if (rest.launches + rest.copies > 0) report_.push({ordinal, counters_of(devices_[ordinal], rest)});
+    if (rest.launches + rest.copies > 0) note_iteration(ordinal, rest);
   }
 }
 
@@ -452,25 +459,17 @@ std::vector<IterationRecord> EngineHost::totals() {
   for (std::uint16_t ordinal = 0; ordinal < devices_.size(); ++ordinal) {
     const Device& device = devices_[ordinal];
     if (device.allocations == 0) continue;
-    IterationRecord record{ordinal, {}};
-    record.counters.iteration = device.engine->iterations().completed_iterations();
-    record.counters.footprint_bytes = device.engine->footprint_bytes();
-    record.counters.resident_bytes = device.engine->resident_bytes();
-    record.counters.budget_bytes = device.budget_bytes;
-    record.counters.time_ns = device.last_ns - device.first_ns;
-    record.counters.confidence = device.engine->iterations().confidence();
-    record.counters.launches = device.launches;
-    record.counters.copies = device.copies;
-    const policy::MigrationTotals& migrated = device.engine->totals();
-    record.counters.h2d_demand_bytes = migrated.h2d_demand_bytes;
-    record.counters.h2d_prefetch_bytes = migrated.h2d_prefetch_bytes;
-    record.counters.d2h_demote_bytes = migrated.d2h_demote_bytes;
-    record.counters.discarded_bytes = migrated.discarded_bytes;
-    record.counters.demotions = migrated.demotions;
-    record.counters.budget_excursions = migrated.budget_excursions;
-    record.counters.events_lost = queue_.lost();
-    if (device.pilot) add_flight(record.counters, device.pilot->totals(), {});
-    totals.push_back(record);
+    totals.push_back({ordinal, counters_of(device,
+                                           {.ordinal = device.engine->iterations().completed_iterations(),
+                                            .launches = device.launches,
+                                            .copies = device.copies,
+                                            .working_set_bytes = device.largest_working_set_bytes,
+                                            .footprint_bytes = device.engine->footprint_bytes(),
+                                            .migrated = device.engine->totals(),
+                                            .begin_ns = device.first_ns,
+                                            .end_ns = device.last_ns,
+                                            .confidence = device.engine->iterations().confidence()},
+                                           {})});
   }
   return totals;
 }

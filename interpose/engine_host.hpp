@@ -96,6 +96,7 @@ class EngineHost {
     std::uint64_t allocations = 0;
     std::uint64_t launches = 0;
     std::uint64_t copies = 0;
+    std::uint64_t largest_working_set_bytes = 0;
     std::uint64_t first_ns = 0;  // of the launches that were timed
     std::uint64_t last_ns = 0;
   };
@@ -116,7 +117,9 @@ class EngineHost {
   // `clearance`: of a launch that flies by plan; null: the policy decides.
   void feed(std::uint16_t ordinal, const policy::Launch& launch, bool is_copy,
             const Pilot::Clearance* clearance = nullptr);
-  [[nodiscard]] Counters counters_of(const Device& device, const policy::IterationStats& stats) const;
+  void note_iteration(std::uint16_t ordinal, const policy::IterationStats& stats) noexcept;
+  [[nodiscard]] Counters counters_of(const Device& device, const policy::IterationStats& stats,
+                                     const PilotTotals& flown_before) const;
 
   [[nodiscard]] policy::Allocated event_of(const uvm::Allocation& allocation);
 

@@ -100,6 +100,10 @@ TEST(PreloadReport, tells_start_iterations_and_end_of_a_process) {
   }
   const json& totals = exit.at("devices").at(0);
   EXPECT_EQ(totals.at("device"), 0);
+  EXPECT_EQ(totals.at("period_launches"), iterations.back().at("period_launches"));
+  std::uint64_t largest = 0;
+  for (const json& each : iterations) largest = std::max(largest, each.at("working_set_bytes").get<std::uint64_t>());
+  EXPECT_EQ(totals.at("working_set_bytes"), largest);
   std::uint64_t demoted = 0;
   for (const json& iteration : iterations) demoted += iteration.at("d2h_demote_bytes").get<std::uint64_t>();
   EXPECT_GT(totals.at("d2h_demote_bytes"), 0);
