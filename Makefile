@@ -193,7 +193,7 @@ test: tests ## build and run all tests on the simulated GPU; TESTS=REGEX runs so
 	HMSHIM_TEST_SOURCE=$(CURDIR) HMSHIM_TEST_BUILD=$(abspath $(BUILD)) HMSHIM_TEST_CUDA=$(CUDA_ROOT) \
 	  ctest --test-dir $(BUILD)/tests --output-on-failure --no-tests=error -j$(JOBS) $(if $(TESTS),-R '$(TESTS)')
 
-campaign: tests ## the long form of the random and fault campaigns; SEEDS=N random sequences of each kind
+campaign: tests ## the long form of the random and fault campaigns; SEEDS=N random sequences of calls of each kind
 	HMSHIM_TEST_SEEDS=$(SEEDS) HMSHIM_TEST_EVERY_FAULT=1 $(MAKE) test TESTS='Campaign'
 SEEDS := 500
 

@@ -138,7 +138,12 @@ void EngineHost::populate(policy::ExtentId extent, std::uint16_t device, CUstrea
   {
     const std::lock_guard lock(mutex_);
     digest_queue();
-    if (devices_[device].pilot && devices_[device].pilot->is_following()) return;  // the plan does it when it is time
+    if (devices_[device].pilot && devices_[device].pilot->is_following()) {
+      if (extent >= is_unpopulated_.size()) is_unpopulated_.resize(std::size_t{extent} + 1);
+      if (!is_unpopulated_[extent]) ++unpopulated_;
+      is_unpopulated_[extent] = true;
+      return;
+    }
     devices_[device].engine->populate(extent, actions_);
     for (const policy::Action& action : actions_) hints_->set(action.extent, device, action.extent == extent);
     actions.swap(actions_);
@@ -215,15 +220,31 @@ void EngineHost::submit(const policy::Launch& launch, bool is_copy, CUstream str
     if (queue_.is_half_full()) settle();
     return;
   }
-  policy::Actions actions;
+  policy::Actions actions, unpopulated;
   {
     const std::lock_guard lock(mutex_);
     digest_queue();
     digest(launch, is_copy);
     actions.swap(actions_);
+    unpopulated = take_unpopulated(launch.touched);
   }
   carry_out(actions, launch.touched, stream);
+  if (!unpopulated.empty()) carry_out(unpopulated, launch.touched, stream);
   wake_planners();
+}
+
+// Whether a write brings discarded memory back is not documented well enough to rest on it. Where a plan has given the
+// memory already, nothing moves.
+policy::Actions EngineHost::take_unpopulated(std::span<const policy::ExtentId> touched) {
+  policy::Actions prefetches;
+  if (unpopulated_ == 0) return prefetches;
+  for (const policy::ExtentId extent : touched) {
+    if (extent >= is_unpopulated_.size() || !is_unpopulated_[extent]) continue;
+    is_unpopulated_[extent] = false;
+    --unpopulated_;
+    prefetches.push_back({policy::ActionKind::Prefetch, extent});
+  }
+  return prefetches;
 }
 
 void EngineHost::carry_out(const policy::Actions& actions, std::span<const policy::ExtentId> needed, CUstream stream) {
@@ -261,7 +282,7 @@ std::optional<std::uint16_t> EngineHost::only_device_of(const policy::Launch& la
 }
 
 void EngineHost::fly(const policy::Launch& launch, bool is_copy, CUstream stream) {
-  policy::Actions actions;
+  policy::Actions actions, unpopulated;
   Pilot::Clearance clearance;
   Pilot* pilot = nullptr;
   {
@@ -281,6 +302,7 @@ void EngineHost::fly(const policy::Launch& launch, bool is_copy, CUstream stream
       digest(launch, is_copy);
     }
     actions.swap(actions_);
+    unpopulated = take_unpopulated(launch.touched);
   }
   if (!gate().is_active()) {
     if (pilot != nullptr) pilot->shut();
@@ -288,6 +310,7 @@ void EngineHost::fly(const policy::Launch& launch, bool is_copy, CUstream stream
   }
   carry_out(actions, launch.touched, stream);
   if (pilot != nullptr) pilot->issue(clearance, stream);
+  if (!unpopulated.empty()) carry_out(unpopulated, launch.touched, stream);
   wake_planners();
 }
 

@@ -59,7 +59,8 @@ class EngineHost {
   void retired(const uvm::Allocation& allocation);
   void revived(const uvm::Allocation& allocation);
   void reshaped(std::span<const policy::ExtentId> before, std::span<const uvm::Allocation> after);
-  // Prefetches an extent without contents in `stream`, before its owner may use it.
+  // Prefetches an extent without contents in `stream`, before its owner may use it. While a plan is followed that waits
+  // for its first use, when the plan has made room.
   void populate(policy::ExtentId extent, std::uint16_t device, CUstream stream);
   [[nodiscard]] bool is_resident(policy::ExtentId extent) const noexcept;
   // Without this nothing is discarded.
@@ -112,6 +113,7 @@ class EngineHost {
   void demote_strangers(std::uint16_t ordinal);
   void resynchronise(std::uint16_t ordinal);
   void wake_planners();
+  [[nodiscard]] policy::Actions take_unpopulated(std::span<const policy::ExtentId> touched);
   void digest_queue();
   void digest(const policy::Launch& launch, bool is_copy);
   // `clearance`: of a launch that flies by plan; null: the policy decides.
@@ -143,6 +145,8 @@ class EngineHost {
   std::uint64_t settled_ns_ = 0;   // when the guest last waited for the device
   std::uint16_t last_device_ = 0;  // of the last launch that named an extent: where a launch that names none is counted
   policy::Actions actions_;        // decided while digesting, not yet carried out
+  std::vector<bool> is_unpopulated_;  // by ExtentId: discarded, and the guest's again
+  std::size_t unpopulated_ = 0;
 };
 
 }  // namespace hmshim::interpose

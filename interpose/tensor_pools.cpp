@@ -22,10 +22,18 @@ std::uint64_t current_context(const uvm::DriverApi& driver) noexcept {
 
 uvm::TensorPool* TensorPools::find(std::uint64_t context) const noexcept {
   for (const Entry& entry : entries()) {
+    if (!entry.has_context.load(std::memory_order_acquire)) continue;
     uvm::TensorPool* pool = entry.pool.load(std::memory_order_relaxed);
-    if (pool->config().context == context && entry.has_context.load(std::memory_order_acquire)) return pool;
+    if (pool->config().context == context) return pool;
   }
   return nullptr;
+}
+
+std::size_t TensorPools::unused_entry() const noexcept {
+  std::size_t index = 0;
+  while (index < count_.load(std::memory_order_relaxed) && entries_[index].has_context.load(std::memory_order_relaxed))
+    ++index;
+  return index;
 }
 
 uvm::TensorPool* TensorPools::current() {
@@ -39,18 +47,20 @@ uvm::TensorPool* TensorPools::current() {
 
   const std::lock_guard lock(mutex_);
   if (uvm::TensorPool* pool = find(context)) return pool;
-  const std::size_t index = count_.load(std::memory_order_relaxed);
+  const std::size_t index = unused_entry();
   if (index == kMostPools) return nullptr;
   const Device& of = shim_.devices[ordinal];
-  entries_[index].pool = new uvm::TensorPool(shim_.driver, shim_.allocations, shim_.backing, *this,
-                                             {.device = static_cast<std::uint16_t>(ordinal),
-                                              .context = context,
-                                              .device_bytes = of.total_bytes,
-                                              .device_threshold_bytes = shim_.config.device_threshold,
-                                              .can_discard = of.capabilities.can_discard && shim_.config.discard});
-  count_.store(index + 1, std::memory_order_release);
+  auto* pool = new uvm::TensorPool(shim_.driver, shim_.allocations, shim_.backing, *this,
+                                   {.device = static_cast<std::uint16_t>(ordinal),
+                                    .context = context,
+                                    .device_bytes = of.total_bytes,
+                                    .device_threshold_bytes = shim_.config.device_threshold,
+                                    .can_discard = of.capabilities.can_discard && shim_.config.discard});
+  entries_[index].pool.store(pool);
+  entries_[index].has_context.store(true, std::memory_order_release);
+  if (index == count_.load(std::memory_order_relaxed)) count_.store(index + 1, std::memory_order_release);
   generation_.fetch_add(1, std::memory_order_relaxed);
-  return entries_[index].pool;
+  return pool;
 }
 
 uvm::TensorPool* TensorPools::holder(CUdeviceptr address) const noexcept {
@@ -78,8 +88,8 @@ void TensorPools::stream_ends(CUstream stream) {
 void TensorPools::context_ended(std::uint64_t context) {
   for (std::size_t index = 0; index < entries().size(); ++index) {
     Entry& entry = entries_[index];
-    if (entry.pool.load()->config().context != context || !entry.has_context.exchange(false)) continue;
-    entry.pool.load()->note_destroyed();
+    uvm::TensorPool* pool = entry.pool.load();  // before the entry may be used again
+    if (pool->config().context == context && entry.has_context.exchange(false)) pool->note_destroyed();
   }
 }
 

@@ -68,11 +68,12 @@ class TensorPools final : public uvm::TensorObserver, public Discarder {
   [[nodiscard]] bool is_capturing() const noexcept override;
 
  private:
-  // Of all contexts that a process ever makes, ended ones included; allocations in later ones pass the pools by.
+  // Of contexts alive at a time; a context is a few hundred megabytes of device memory.
   static constexpr std::size_t kMostPools = 1024;
+  // One of a context that has ended serves the next.
   struct Entry {
     std::atomic<uvm::TensorPool*> pool{nullptr};  // never deleted: other threads may be inside
-    std::atomic<bool> has_context{true};
+    std::atomic<bool> has_context{false};         // set after `pool`, and read before it
   };
   // Streams that the pools have heard of, by a few bits of the handle. An entry is the handle, of 48 bits, and as much
   // of the generation as fits: old entries match nothing.
@@ -88,6 +89,7 @@ class TensorPools final : public uvm::TensorObserver, public Discarder {
   }
   void note_new_work(CUstream stream);
   [[nodiscard]] uvm::TensorPool* find(std::uint64_t context) const noexcept;
+  [[nodiscard]] std::size_t unused_entry() const noexcept;
   [[nodiscard]] std::span<const Entry> entries() const noexcept {
     return {entries_.data(), count_.load(std::memory_order_acquire)};
   }

@@ -24,6 +24,7 @@ struct SmallSlot {
   SmallChunk* chunk = nullptr;
   SmallSlot* older = nullptr;
   StreamOrder::Point freed;
+  std::uint32_t bytes = 0;  // asked for by the tenant
   bool is_used = false;
 };
 
@@ -41,15 +42,17 @@ struct SmallChunk {
 
 class SmallTensors {
  public:
-  // The newest free slot of the size of which `accept` is true, taken; nullptr where there is none.
+  // The newest free slot for so many bytes of which `accept` is true, taken; nullptr where there is none.
   template <class Accept>
-  [[nodiscard]] SmallSlot* take(std::uint64_t slot_bytes, Accept accept) {
+  [[nodiscard]] SmallSlot* take(std::uint64_t bytes, Accept accept) {
+    const std::uint64_t slot_bytes = small_slot_bytes(bytes);
     const auto bin = bins_.find(slot_bytes);
     if (bin == bins_.end()) return nullptr;
     for (SmallSlot** link = &bin->second; *link != nullptr; link = &(*link)->older) {
       if (!accept(**link)) continue;
       SmallSlot& slot = **link;
       *link = slot.older;
+      slot.bytes = static_cast<std::uint32_t>(bytes);
       slot.is_used = true;
       ++slot.chunk->used;
       used_bytes_ += slot_bytes;

@@ -307,7 +307,7 @@ Result<Tensor> TensorPool::allocate_small(std::uint64_t bytes, Index requester) 
   {
     const MutexLock lock(mutex_);
     const auto is_ordered = [&](const SmallSlot& slot) { return order_.is_ordered(slot.freed, requester); };
-    if (SmallSlot* slot = small_.take(slot_bytes, is_ordered)) {
+    if (SmallSlot* slot = small_.take(bytes, is_ordered)) {
       if (requester == StreamOrder::kAny) order_.lend_to_any();
       note_used();
       return Tensor{.address = slot->chunk->address_of(*slot), .bytes = slot_bytes};
@@ -319,7 +319,7 @@ Result<Tensor> TensorPool::allocate_small(std::uint64_t bytes, Index requester) 
   device_.used_bytes -= kBlockBytes;  // its slots are counted instead
   Run& run = *device_.runs.at(block->address);
   small_.add_chunk(run, slot_bytes);
-  const SmallSlot* slot = small_.take(slot_bytes, [&](const SmallSlot& each) { return each.chunk == run.chunk; });
+  const SmallSlot* slot = small_.take(bytes, [&](const SmallSlot& each) { return each.chunk == run.chunk; });
   return Tensor{.address = slot->chunk->address_of(*slot), .bytes = slot_bytes};
 }
 
@@ -375,10 +375,10 @@ std::optional<Tensor> TensorPool::find(std::uint64_t address) const {
       if (address - run->base >= run->bytes) return std::nullopt;
       return Tensor{.address = run->base, .bytes = run->bytes, .extent = run->extent};
     }
-    const std::uint64_t slot_bytes = run->chunk->slot_bytes;
-    const std::uint64_t begin = address - (address - run->base) % slot_bytes;
-    if (SmallTensors::find(*run->chunk, begin) == nullptr) return std::nullopt;
-    return Tensor{.address = begin, .bytes = slot_bytes};
+    const std::uint64_t begin = address - (address - run->base) % run->chunk->slot_bytes;
+    const SmallSlot* slot = SmallTensors::find(*run->chunk, begin);
+    if (slot == nullptr || address - begin >= slot->bytes) return std::nullopt;
+    return Tensor{.address = begin, .bytes = slot->bytes};
   }
   return std::nullopt;
 }

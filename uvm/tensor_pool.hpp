@@ -91,7 +91,7 @@ class TensorPool {
   [[nodiscard]] Result<Tensor> free(std::uint64_t address, std::optional<CUstream> stream);
   // Whether the address lies in memory of the pool, of a live tensor or not. The driver must not be asked to free it.
   [[nodiscard]] bool owns(std::uint64_t address) const;
-  // The live tensor that holds the address.
+  // The live tensor that holds the address, with the bytes that the guest asked for.
   [[nodiscard]] std::optional<Tensor> find(std::uint64_t address) const;
 
   // A stream has work: frees without a stream will be ordered behind it. False when that must be said again.

@@ -125,7 +125,7 @@ class Sequence {
     std::size_t bytes = 0;
     mix(static_cast<std::uint64_t>(cuMemGetAddressRange(&base, &bytes, reinterpret_cast<CUdeviceptr>(piece.data))));
     mix(base == reinterpret_cast<CUdeviceptr>(piece.data));
-    if (!piece.is_async) mix(bytes == piece.count * sizeof(float));
+    mix(bytes == piece.count * sizeof(float));
   }
 
   /// A few launches as a graph, launched at once and thrown away, or kept and launched once more.

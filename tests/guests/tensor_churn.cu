@@ -1,15 +1,17 @@
 // Random tensors on several streams, each filled with a value of its own and checked as long as it lives: what is freed
 // and used again too early, or discarded too late, shows as a wrong word.
 //
-// usage: tensor_churn SEED SEQUENCES [use-after-free]
-// Prints the tensors made, the words found wrong and whether the pool's figures agreed all the time. With the last
-// argument it looks at tensors that it has freed, which must be noticed.
+// usage: tensor_churn SEED SEQUENCES [iterations|use-after-free]
+// Prints the tensors made, the words found wrong and whether the pool's figures agreed all the time. By `iterations` a
+// sequence comes again and again, as training does, until another takes its place. By `use-after-free` it looks at a
+// tensor that it has freed, which must be noticed.
 #include <cuda_runtime.h>
 
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <random>
+#include <string>
 #include <vector>
 
 #include "tests/guests/tensor_churn.hpp"
@@ -33,6 +35,7 @@ void check(cudaError_t error, const char* what) {
 
 constexpr std::size_t kMostLive = 14;
 constexpr int kStepsPerSequence = 24;
+constexpr int kIterations = 12;
 
 struct Tensor {
   churn::Word* data;
@@ -72,6 +75,38 @@ class Churn {
     if (below(16) == 0) renew_stream();
     if (below(8) == 0) CHECK(cudaDeviceSynchronize());
     if (below(64) == 0) CHECK(cudaMemPoolTrimTo(pool_, below(2) * (std::size_t{16} << 20)));
+    compare_figures();
+  }
+
+  // Tensors that stay, and the same random steps on others several times: what can be learned and then turns out wrong.
+  void iterations() {
+    for (std::size_t i = 0; i < kMostLive / 2; ++i) make(std::size_t{4} << 20, streams_.size() - 1, true);
+    const std::size_t kept = live_.size();
+    const auto seed = random_();
+    for (int iteration = 0; iteration < kIterations; ++iteration) {
+      random_.seed(seed);
+      for (std::size_t i = 0; i < kept; ++i) look(live_[i]);
+      for (int step = 0; step < kStepsPerSequence; ++step) {
+        const std::size_t made = live_.size() - kept;
+        switch (made == 0 ? 0 : made >= kMostLive / 2 ? 1 + below(3) : below(4)) {
+          case 0:
+            make();
+            break;
+          case 1:
+            look(live_[below(live_.size())]);
+            break;
+          case 2:
+            move(live_[kept + below(made)]);
+            break;
+          default:
+            drop(kept + below(made));
+        }
+      }
+      while (live_.size() > kept) drop(live_.size() - 1);
+      CHECK(cudaDeviceSynchronize());
+    }
+    random_.seed(seed + 1);
+    while (!live_.empty()) drop(live_.size() - 1);
     compare_figures();
   }
 
@@ -172,11 +207,13 @@ class Churn {
 
 int main(int argc, char** argv) {
   if (argc < 3) {
-    std::fprintf(stderr, "usage: tensor_churn SEED SEQUENCES [use-after-free]\n");
+    std::fprintf(stderr, "usage: tensor_churn SEED SEQUENCES [iterations|use-after-free]\n");
     return 2;
   }
   Churn churn(static_cast<unsigned>(std::strtoul(argv[1], nullptr, 10)));
-  for (long sequence = std::atol(argv[2]); sequence > 0; --sequence) churn.sequence();
-  if (argc > 3) churn.use_after_free();
+  const std::string how = argc > 3 ? argv[3] : "";
+  for (long sequence = std::atol(argv[2]); sequence > 0; --sequence)
+    how == "iterations" ? churn.iterations() : churn.sequence();
+  if (how == "use-after-free") churn.use_after_free();
   return churn.finish();
 }

@@ -1,5 +1,6 @@
 #pragma once
-// What tensor_churn's kernels do with a tensor: one word of each page carries its value, the last word too.
+// What tensor_churn's kernels do with a tensor: one word of each 64 KiB carries its value, the last word too. Memory
+// goes and comes, and is poisoned, in no smaller parts; more words would only cost time.
 #include <cstddef>
 
 #ifdef __CUDACC__
@@ -11,7 +12,7 @@
 namespace churn {
 
 using Word = unsigned long long;
-constexpr std::size_t kStride = 4096 / sizeof(Word);
+constexpr std::size_t kStride = 65536 / sizeof(Word);
 
 GUESTS_BOTH inline void fill(Word* data, std::size_t words, Word value) {
   for (std::size_t i = 0; i < words; i += kStride) data[i] = value + i;

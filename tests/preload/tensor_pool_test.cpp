@@ -3,17 +3,25 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <iostream>
 #include <nlohmann/json.hpp>
 #include <random>
 #include <string>
+#include <string_view>
 
 #include "tests/support/guest_process.hpp"
 
 namespace hmshim::support {
 namespace {
 
-// HMSHIM_TEST_CAMPAIGN=1 runs the long form: 100,000 sequences.
-const bool kIsCampaign = std::getenv("HMSHIM_TEST_CAMPAIGN") != nullptr;
+// `make campaign` runs the long form: 120,000 sequences.
+const bool kIsCampaign = std::getenv("HMSHIM_TEST_SEEDS") != nullptr;
+
+unsigned new_seed() {
+  const unsigned seed = std::random_device{}();
+  std::cout << "seed " << seed << std::endl;
+  return seed;
+}
 
 struct Churned {
   GuestResult result;
@@ -54,12 +62,10 @@ void expect_nothing_lost(const Churned& run) {
   EXPECT_EQ(run.exit.at("gate"), "active");
 }
 
-TEST(TensorPool, no_live_byte_is_lost_in_random_sequences) {
+TEST(TensorPoolCampaign, no_live_byte_is_lost_in_random_sequences) {
   for (int round = 0; round < (kIsCampaign ? 10 : 1); ++round) {
-    const unsigned seed = std::random_device{}();
-    SCOPED_TRACE("seed " + std::to_string(seed));
     const TempDir folder;
-    const Churned run = churn(folder, seed, kIsCampaign ? 10'000 : 2'000, {});
+    const Churned run = churn(folder, new_seed(), kIsCampaign ? 10'000 : 2'000, {});
     expect_nothing_lost(run);
     EXPECT_GT(total(run, "discarded_bytes"), 0u) << "the sequences must reach what they test";
     EXPECT_GT(run.figures.at("discarded_bytes"), 0);
@@ -67,9 +73,24 @@ TEST(TensorPool, no_live_byte_is_lost_in_random_sequences) {
   }
 }
 
-TEST(TensorPool, without_discard_dead_bytes_travel_and_nothing_is_lost_either) {
-  const unsigned seed = std::random_device{}();
-  SCOPED_TRACE("seed " + std::to_string(seed));
+TEST(TensorPoolCampaign, no_live_byte_is_lost_in_iterations_that_the_policy_learns_and_that_change) {
+  for (int round = 0; round < (kIsCampaign ? 10 : 1); ++round) {
+    for (const char* policy : {"next_touch", "learned"}) {
+      const TempDir folder;
+      const Churned run =
+          churn(folder, new_seed(), kIsCampaign ? 1'000 : 60, {{"HMSHIM_POLICY", policy}}, "iterations");
+      expect_nothing_lost(run);
+      EXPECT_GT(total(run, "discarded_bytes"), 0u);
+      if (std::string_view(policy) == "learned") {
+        EXPECT_GT(total(run, "planned_launches"), 0u);
+        EXPECT_GT(total(run, "divergences"), 0u);
+      }
+    }
+  }
+}
+
+TEST(TensorPoolCampaign, without_discard_dead_bytes_travel_and_nothing_is_lost_either) {
+  const unsigned seed = new_seed();
   const TempDir on, off;
   const int sequences = kIsCampaign ? 10'000 : 500;
   const Churned with = churn(on, seed, sequences, {});
@@ -84,6 +105,15 @@ TEST(TensorPool, a_program_that_reads_what_it_has_freed_is_noticed_by_this_test)
   const TempDir folder;
   const Churned run = churn(folder, 1, 10, {}, "use-after-free");
   EXPECT_EQ(run.result.exit_status, 3) << run.result.describe();
+}
+
+TEST(TensorPool, serves_any_number_of_contexts_one_after_another) {
+  const TempDir folder;
+  const auto result = run_guest({.program = guest_program("contexts"),
+                                 .args = {"1100"},
+                                 .environment = on_simgpu_with_shim({{"HMSHIM_REPORT", folder.file("report")}})});
+  EXPECT_EQ(result.out, "1100\n") << result.describe();
+  EXPECT_EQ(read_json_lines(folder.file("report")).back().at("bypasses"), nlohmann::json::array());
 }
 
 TEST(TensorPool, a_program_without_the_library_does_the_same) {

@@ -124,7 +124,8 @@ TEST_F(Pool, an_address_leads_to_the_live_tensor_around_it) {
   EXPECT_EQ(pool.find(large.address)->bytes, kBlockBytes + 5);
   EXPECT_FALSE(pool.find(large.address + kBlockBytes + 5));
   EXPECT_EQ(pool.find(small.address + 999)->address, small.address);
-  EXPECT_GE(pool.find(small.address)->bytes, 1000u);
+  EXPECT_EQ(pool.find(small.address)->bytes, 1000u);
+  EXPECT_FALSE(pool.find(small.address + 1000)) << "the slot is larger";
   give(small);
   give(large);
   EXPECT_FALSE(pool.find(small.address));
