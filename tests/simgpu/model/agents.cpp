@@ -33,8 +33,8 @@ bool Agents::is_turn(AgentId agent, TimeNs time_ns) const {
     const auto& [id, other] = entry;
     if (id == agent) return true;
     if (!other.entering.empty()) return std::pair(*other.entering.begin(), id) > std::pair(time_ns, agent);
-    // Outside of the model: its next call costs time, so it comes after its clock.
-    return other.waiting > 0 || other.clock_ns >= time_ns;
+    // Outside of the model: what it does there comes at its clock, and its next call later.
+    return other.waiting > 0 || std::pair(other.clock_ns, id) > std::pair(time_ns, agent);
   });
 }
 

@@ -35,11 +35,22 @@ void Simulation::become(AgentId agent) const { t_agent = {this, agent}; }
 void Simulation::announce() {
   satisfy_waiters();
   ++progress_count_;
-  if (sleeping_threads_ > 0) progress_.notify_all();
+  has_reported_stall_ = false;
+  call_sleepers();
+}
+
+void Simulation::Lock::release() {
+  if (held_.owns_lock()) simulation_.unlock(*held_.release());
+}
+
+void Simulation::unlock(std::mutex& held) const {
+  const auto ringing = std::exchange(ringing_, {});
+  held.unlock();
+  for (std::condition_variable* bell : ringing) bell->notify_one();
 }
 
 void Simulation::run_body(const Body& body) {
-  mutex_.unlock();
+  unlock(mutex_);
   t_in_body = true;
   body();
   t_in_body = false;
@@ -76,34 +87,68 @@ void Simulation::satisfy_waiters() {
   });
 }
 
+void Simulation::call(Sleeper& sleeper) {
+  sleeper.is_called = true;
+  ++driving_threads_;
+  ringing_.push_back(&sleeper.bell);
+}
+
+void Simulation::call_sleepers() {
+  for (Sleeper* sleeper : sleepers_) {
+    if (!sleeper->is_called && sleeper->is_ready()) call(*sleeper);
+  }
+  if (driving_threads_ > 0 || sleepers_.empty()) return;
+  if (can_step()) {
+    call(*sleepers_.front());
+  } else if (engine.has_conditions() && poller_ == nullptr) {
+    ringing_.push_back(&sleepers_.front()->bell);
+  }
+}
+
 void Simulation::drive(Lock& lock, const std::function<bool()>& is_ready) {
+  ++driving_threads_;
+  announce();
   while (!is_ready()) {
     if (can_step()) {
       step();
     } else {
-      sleep(lock);
+      sleep(lock, is_ready);
     }
   }
+  --driving_threads_;
 }
 
-void Simulation::sleep(Lock& lock) {
-  const std::uint64_t before = progress_count_;
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(stall_report_s_);
-  ++sleeping_threads_;
-  while (progress_count_ == before) {
-    // The guest's CPU may store the awaited value without telling anybody.
-    const bool polls = engine.has_conditions() && !is_stepping_;
-    if (polls && engine.poll_conditions()) announce();
-    if (progress_count_ != before) break;
-    const auto wake_at = polls ? std::chrono::steady_clock::now() + kPollInterval : deadline;
-    progress_.wait_until(lock, std::min(wake_at, deadline));
-    if (progress_count_ == before && std::chrono::steady_clock::now() >= deadline) {
-      report_stall();
-      break;
+void Simulation::sleep(Lock& lock, const std::function<bool()>& is_ready) {
+  using Clock = std::chrono::steady_clock;
+  if (free_bells_.empty()) free_bells_.push_back(&bells_.emplace_back());
+  std::condition_variable* const bell = free_bells_.back();
+  free_bells_.pop_back();
+  Sleeper self{is_ready, *bell};
+  sleepers_.push_back(&self);
+  --driving_threads_;
+  std::uint64_t seen_progress = progress_count_;
+  auto deadline = Clock::now() + std::chrono::seconds(stall_report_s_);
+  while (!self.is_called) {
+    if (!ringing_.empty()) {
+      lock.release();
+      lock.acquire();
+      continue;
     }
+    if (poller_ == nullptr) poller_ = &self;
+    const bool polls = poller_ == &self;
+    if (polls && !is_stepping_ && engine.poll_conditions()) {
+      announce();
+      continue;
+    }
+    bell->wait_until(lock.held(), polls ? std::min(Clock::now() + kPollInterval, deadline) : deadline);
+    if (self.is_called || Clock::now() < deadline) continue;
+    if (progress_count_ == seen_progress) report_stall();
+    seen_progress = progress_count_;
+    deadline = Clock::now() + std::chrono::seconds(stall_report_s_);
   }
-  --sleeping_threads_;
-  if (progress_count_ != before) has_reported_stall_ = false;
+  if (poller_ == &self) poller_ = nullptr;
+  std::erase(sleepers_, &self);
+  free_bells_.push_back(bell);
 }
 
 void Simulation::report_stall() {
@@ -120,7 +165,6 @@ void Simulation::report_stall() {
 void Simulation::settle(Lock& lock, AgentId agent, TimeNs time_ns) {
   Agents::Agent& self = *agents.find(agent);
   const auto entry = self.entering.insert(time_ns);
-  announce();
   do {
     drive(lock, [&] { return !is_stepping_ && !has_event_until(time_ns) && agents.is_turn(agent, time_ns); });
     engine.pass_to(time_ns);
@@ -134,7 +178,6 @@ void Simulation::wait(Lock& lock, AgentId agent, std::function<bool()> condition
     Waiter waiter{.agent = agent, .condition = std::move(condition)};
     waiters_.push_back(&waiter);
     ++self.waiting;
-    announce();
     drive(lock, [&] { return waiter.is_satisfied; });
   }
   settle(lock, agent, self.clock_ns);
@@ -158,7 +201,7 @@ std::string Simulation::describe() const {
 
 Call::Call(Simulation& simulation, TimeNs cost_ns, CallKind kind)
     : simulation_(&simulation),
-      lock_(simulation.mutex_),
+      lock_(simulation),
       agent_(simulation.current_agent()),
       self_(simulation.agents.find(agent_)) {
   self_->clock_ns = std::max(self_->clock_ns, simulation.engine.now()) + cost_ns;

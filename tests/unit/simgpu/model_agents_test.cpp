@@ -133,6 +133,27 @@ TEST(ModelAgents, a_wake_arrives_at_the_wakers_time_and_is_not_lost) {
   EXPECT_EQ(gpu.model.wake_agent(agent), Status::kInvalidHandle);
 }
 
+TEST(ModelAgents, a_woken_agent_finds_what_the_guest_does_before_its_next_call) {
+  Gpu gpu;
+  const AgentId agent = gpu.model.register_agent("idler");
+  std::atomic<bool> is_done{false};
+  bool was_done = false;
+  std::thread thread([&] {
+    EXPECT_EQ(gpu.model.attach_agent(agent), Status::kOk);
+    gpu.model.idle();
+    was_done = is_done;
+    gpu.model.detach_agent();
+  });
+  gpu.model.sleep_until(5'000);
+  EXPECT_EQ(gpu.model.wake_agent(agent), Status::kOk);
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  is_done = true;
+  gpu.model.begin_external_wait();
+  thread.join();
+  gpu.model.end_external_wait();
+  EXPECT_TRUE(was_done);
+}
+
 TEST(ModelAgents, threads_of_the_guest_share_a_clock_and_keep_the_totals) {
   Gpu gpu;
   const std::uint64_t a = gpu.managed(4 * kBlockBytes);
