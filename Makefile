@@ -243,11 +243,13 @@ $(BUILD)/bench/plan: $(patsubst %,$(BUILD)/obj/bench/%.o,plan trace_reader) $(BU
 # Plays traces on the simulated GPU, as a guest of the library.
 REPLAY := $(BUILD)/bench/replay
 replay: $(REPLAY) ## build the player of traces: build/bench/replay
-$(REPLAY): $(patsubst %,$(BUILD)/obj/%.o,bench/replay bench/replay_guest bench/replay_options bench/trace_reader policy/access_pattern) \
+$(REPLAY): $(patsubst %,$(BUILD)/obj/%.o,bench/replay bench/replay_guest bench/replay_options bench/trace_reader policy/access_pattern \
+    tests/simgpu/model/profile) \
     $(SUPPORT_OBJ) $(BUILD)/simgpu/libcuda.so.1 | $(BUILD)/bench/replay_kernels.fatbin $(LIB)
 	@mkdir -p $(@D)
 	@echo '  CXX  $@'
 	$(Q)$(CXX) -o $@ $(filter %.o,$^) $(BUILD)/simgpu/libcuda.so.1 -Wl,-rpath,'$$ORIGIN/../simgpu' -lz -lpthread
+$(BUILD)/obj/bench/replay.o: CPPFLAGS += -DREPLAY_PROFILE_DIR='"$(abspath tests/simgpu/profiles)"'
 $(BUILD)/bench/replay_kernels.fatbin: bench/replay_kernels.cu bench/replay_kernels.hpp | $(BUILD)/cuda.mk
 	@mkdir -p $(@D)
 	@echo '  NVCC $@'

@@ -2,11 +2,13 @@
 // that never waits. The command starts itself again as the guest, with libhmshim.so preloaded.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstdlib>
 #include <exception>
 #include <filesystem>
+#include <fstream>
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
@@ -16,6 +18,7 @@
 #include "bench/replay_guest.hpp"
 #include "bench/replay_options.hpp"
 #include "bench/trace_reader.hpp"
+#include "tests/simgpu/model/profile.hpp"
 #include "tests/support/guest_process.hpp"
 
 namespace hmshim::bench {
@@ -104,6 +107,50 @@ class Steady {
   std::size_t iterations_;
 };
 
+// What the library says of its plans. Times are the planner's real ones: the only figures that differ between runs.
+void add_planning(Json& result, const std::vector<nlohmann::json>& report) {
+  double plan_s = 0;
+  std::uint64_t launches = 0;
+  result["plan_s"] = nullptr;
+  result["plans"] = 0;
+  result["plan_evaluations"] = 0;
+  result["iterations_to_plan"] = nullptr;
+  for (const nlohmann::json& record : report) {
+    if (record.at("kind") == "start") result["budget_bytes"] = record.at("budget_bytes");
+    if (record.at("kind") != "iteration") continue;
+    plan_s += 1e-9 * record.at("plan_ns").get<double>();
+    result["plans"] = result["plans"].get<std::uint64_t>() + record.at("plans").get<std::uint64_t>();
+    result["plan_evaluations"] =
+        result["plan_evaluations"].get<std::uint64_t>() + record.at("plan_evaluations").get<std::uint64_t>();
+    const auto period = record.at("period_launches").get<std::uint64_t>();
+    if (record.at("planned_launches") > 0 && period > 0 && result["iterations_to_plan"].is_null())
+      result["iterations_to_plan"] = (launches + period / 2) / period;
+    launches += record.at("launches").get<std::uint64_t>();
+  }
+  result["plan_s"] = plan_s;
+}
+
+// A bounds file is what scripts/plan_table keeps: cell -> what scripts/lower_bound printed.
+void add_bound(Json& result, const ReplayOptions& options) {
+  std::ifstream file(*options.bounds);
+  const Json bounds = Json::parse(file, nullptr, false);
+  if (!bounds.is_object()) throw std::runtime_error(*options.bounds + ": is no JSON object of bounds");
+  const simgpu::Profile profile =
+      simgpu::load_profile(options.device.find('/') != std::string::npos
+                               ? options.device
+                               : std::string(REPLAY_PROFILE_DIR "/") + options.device + ".profile");
+  const std::string trace = std::filesystem::path(options.trace).filename().string();
+  const std::string cell =
+      fmt::format("{} {} {:g} GB/s {:g}x", trace.substr(0, trace.find('.')), options.field,
+                  std::max(profile.link_h2d_gbps, profile.link_d2h_gbps), options.ratio.value_or(0));
+  const auto bound = bounds.find(cell);
+  const bool is_known = bound != bounds.end() && bound->contains("bound_s");
+  result["bound_s"] = is_known ? bound->at("bound_s") : Json(nullptr);
+  result["pct_bound"] =
+      is_known ? Json(100 * bound->at("bound_s").get<double>() / result["steady_iteration_s"].get<double>())
+               : Json(nullptr);
+}
+
 Json result_of(const ReplayOptions& options, const Trace& trace, const std::vector<nlohmann::json>& rows,
                const std::vector<nlohmann::json>& report) {
   const Steady steady(rows);
@@ -135,9 +182,8 @@ Json result_of(const ReplayOptions& options, const Trace& trace, const std::vect
       {"fault_groups", steady["fault_groups"]},
       {"peak_resident_bytes", steady.at_end("peak_resident_bytes")},
   };
-  for (const nlohmann::json& record : report) {
-    if (record.at("kind") == "start") result["budget_bytes"] = record.at("budget_bytes");
-  }
+  add_planning(result, report);
+  if (options.bounds) add_bound(result, options);
   return result;
 }
 

@@ -17,6 +17,8 @@ const char* const kReplayUsage =
     "  --iterations N      (default: 10)\n"
     "  --field KEY         key of the durations: dur_us or dur_adj_us (default: dur_us)\n"
     "  --allocator WORD    async: cuMemAllocAsync; sync: cuMemAlloc (default: async)\n"
+    "  --bounds FILE       what scripts/plan_table keeps: adds bound_s and pct_bound, null where the cell is not in "
+    "it\n"
     "  --json              one JSON object instead of a table\n"
     "Other HMSHIM_* variables reach the library as they are.\n";
 
@@ -65,6 +67,8 @@ ReplayOptions parse_replay_options(int argc, char** argv) {
       const std::string word = value();
       if (word != "async" && word != "sync") reject(name, word, "async or sync");
       options.allocator = word == "async" ? Allocator::Async : Allocator::Sync;
+    } else if (name == "--bounds") {
+      options.bounds = value();
     } else if (name == "--json") {
       options.as_json = true;
     } else if (name == "--guest") {

@@ -25,6 +25,7 @@ struct ReplayOptions {
   std::uint32_t iterations = 10;
   std::string field = "dur_us";
   Allocator allocator = Allocator::Async;
+  std::optional<std::string> bounds;  // JSON file of lower bounds
   bool as_json = false;
   bool is_guest = false;  // this process is the one that plays the trace
 };

@@ -120,6 +120,32 @@ TEST(Replay, belady_moves_less_than_next_touch) {
   EXPECT_LT(result["h2d_bytes"], 60 * 8 * kMiB);
 }
 
+TEST(Replay, says_when_the_library_had_planned) {
+  const auto result = json_of(
+      replay(long_sweep(), {"--policy", "learned", "--ideal-costs", "--ratio", "1.5", "--iterations", "8", "--json"}));
+  EXPECT_EQ(result["iterations_to_plan"], 2);
+  EXPECT_GE(result["plans"], 1);
+  EXPECT_GT(result["plan_evaluations"], 0);
+  EXPECT_GT(result["plan_s"], 0);
+  const auto unplanned = replay_by_ratio(kTwoWeights, "2");
+  EXPECT_TRUE(unplanned["iterations_to_plan"].is_null());
+  EXPECT_EQ(unplanned["plan_s"], 0);
+}
+
+TEST(Replay, compares_with_the_lower_bound_of_the_same_cell) {
+  const TempDir folder;
+  write_file(folder.file("bounds.json"), R"({"trace dur_us 25 GB/s 2x": {"bound_s": 0.004}})");
+  const auto bounded = [&](const char* ratio) {
+    std::vector<std::string> args = by_ratio(ratio);
+    args.insert(args.end(), {"--json", "--bounds", folder.file("bounds.json")});
+    return json_of(replay(kTwoWeights, args));
+  };
+  const auto result = bounded("2");
+  EXPECT_EQ(result["bound_s"], 0.004);
+  EXPECT_NEAR(result["pct_bound"].get<double>(), 0.4 / result["steady_iteration_s"].get<double>(), 1e-9);
+  EXPECT_TRUE(bounded("3")["pct_bound"].is_null());
+}
+
 TEST(Replay, is_the_same_to_the_byte_in_every_run) {
   std::vector<std::string> args = by_ratio("1.7");
   args.emplace_back("--json");
