@@ -42,7 +42,8 @@ def training_step(model, loss_of, optimizer, micro_batches=1, evaluations=0):
     return step
 
 
-def language_model(config_of, checkpointing=False, prepare=lambda model: None, **step):
+def language_model(config_of, checkpointing=False, prepare=lambda model: None, shares=(1,), **step):
+    """`shares`: a step for each, of so much of the sequence's length."""
     def build(arguments):
         model = transformers.AutoModelForCausalLM.from_config(config_of(), attn_implementation='sdpa')
         model.train()
@@ -51,10 +52,13 @@ def language_model(config_of, checkpointing=False, prepare=lambda model: None, *
             model.gradient_checkpointing_enable({'use_reentrant': False})
         model.config.use_cache = False
 
-        def loss_of():
-            tokens = torch.zeros(arguments.batch, arguments.sequence, dtype=torch.long)
+        def loss_of(length):
+            tokens = torch.zeros(arguments.batch, length, dtype=torch.long)
             return model(input_ids=tokens, labels=tokens).loss
-        return training_step(model, loss_of, adamw(model), **step)
+        optimizer = adamw(model)
+        steps = [training_step(model, lambda length=int(share * arguments.sequence): loss_of(length), optimizer, **step)
+                 for share in shares]
+        return lambda: [run_step() for run_step in steps]
     return build
 
 
@@ -89,9 +93,13 @@ LLAMA_7B = llama(4096, 11008, 32, 32)
 LLAMA_13B = llama(5120, 13824, 40, 40)
 
 
-def gpt2_xl():
+def gpt2(width, layers, heads):
     # With dropout in the attention, which flash kernels do on a GPU, PyTorch on a CPU falls back to whole matrices.
-    return transformers.GPT2Config(n_embd=1600, n_layer=48, n_head=25, attn_pdrop=0)
+    return lambda: transformers.GPT2Config(n_embd=width, n_layer=layers, n_head=heads, attn_pdrop=0)
+
+
+gpt2_medium = gpt2(1024, 24, 16)
+gpt2_xl = gpt2(1600, 48, 25)
 
 
 class Experts(nn.Module):
@@ -229,6 +237,8 @@ WORKLOADS = {
     'gpt2-xl': Workload('GPT-2 XL, AdamW, bf16 autocast', language_model(gpt2_xl), 4, 1024),
     'gpt2-xl-accumulate': Workload('GPT-2 XL, two micro-batches a step and an evaluation pass after it',
                                    language_model(gpt2_xl, micro_batches=2, evaluations=1), 2, 1024),
+    'gpt2-medium-lengths': Workload('GPT-2 medium, AdamW, bf16 autocast, four steps of different sequence lengths',
+                                    language_model(gpt2_medium, shares=(1, 0.375, 0.75, 0.5)), 8, 1024),
     'llama-7b': Workload('Llama 7B, AdamW, bf16 autocast, activation checkpointing',
                          language_model(LLAMA_7B, checkpointing=True), 2, 2048),
     'llama-13b': Workload('Llama 13B, AdamW, bf16 autocast, activation checkpointing',
