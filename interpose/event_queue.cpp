@@ -4,9 +4,7 @@
 
 namespace hmshim::interpose {
 
-EventQueue::EventQueue(std::size_t slots) : ring_(new Slot[slots]), slots_(slots) {
-  for (std::size_t i = 0; i < slots; ++i) ring_[i].turn.store(0, std::memory_order_relaxed);
-}
+EventQueue::EventQueue(std::size_t slots) : ring_(slots), slots_(slots) {}
 
 bool EventQueue::push(const policy::Launch& launch, bool is_copy) noexcept {
   const std::size_t count = std::min(launch.touched.size(), policy::kMaxTouched);

@@ -4,10 +4,10 @@
 
 #include <atomic>
 #include <cstdint>
-#include <memory>
 #include <span>
 
 #include "policy/event.hpp"
+#include "policy/zeroed_array.hpp"
 
 namespace hmshim::interpose {
 
@@ -47,7 +47,7 @@ class EventQueue {
     return extents <= kPerSlot ? 1 : (extents + kPerSlot - 1) / kPerSlot;
   }
 
-  std::unique_ptr<Slot[]> ring_;
+  policy::ZeroedArray<Slot> ring_;
   std::uint64_t slots_;
   alignas(64) std::atomic<std::uint64_t> head_{0};
   alignas(64) std::atomic<std::uint64_t> tail_{0};

@@ -31,7 +31,8 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <vector>
+
+#include "policy/zeroed_array.hpp"
 
 namespace hmshim::policy {
 
@@ -101,7 +102,7 @@ class IterationDetector {
     struct alignas(64) Set {
       std::array<Entry, kWays> ways;
     };
-    std::vector<Set> sets_;
+    ZeroedArray<Set> sets_;
   };
 
   void append(std::uint64_t signature, std::uint64_t weight, std::uint64_t staleness_launches);
@@ -129,9 +130,9 @@ class IterationDetector {
   Position boundary_ = 0;
   std::uint64_t completed_ = 0;
 
-  std::vector<std::uint64_t> prefix_;     // ring: hash of everything up to a position
-  std::vector<std::uint64_t> foreign_;    // ring: weight of all foreign launches up to a position
-  std::vector<std::uint32_t> staleness_;  // ring, in launches
+  ZeroedArray<std::uint64_t> prefix_;     // ring: hash of everything up to a position
+  ZeroedArray<std::uint64_t> foreign_;    // ring: weight of all foreign launches up to a position
+  ZeroedArray<std::uint32_t> staleness_;  // ring, in launches
   std::uint64_t base_power_ = 1;          // base^observed_
   std::array<std::uint64_t, kContextLaunches> recent_signatures_{};
   std::array<std::uint64_t, kContextLaunches> recent_weights_{};
