@@ -149,6 +149,22 @@ $(GUEST_PRELOADS): $(BUILD)/guests/lib%.so: tests/guests/%.cpp | $(BUILD)/cuda.m
 	@echo '  CXX  $@'
 	$(Q)$(CXX) -std=c++20 -O2 -g -Wall -Wextra -fPIC -shared -o $@ $< -ldl
 
+# A program with a C++ runtime of its own, and one that is instrumented while the library is not.
+GUEST_CONDA := $(BUILD)/guests/conda/program
+$(BUILD)/guests/conda/libstdc++.so.6: tests/guests/conda/cxx_runtime.cpp tests/guests/conda/cxx_runtime.map
+	@mkdir -p $(@D)
+	@echo '  CXX  $@'
+	$(Q)$(CXX) -O2 -fPIC -shared -nodefaultlibs -Wl,-soname,libstdc++.so.6 -Wl,--version-script=$(word 2,$^) -o $@ $<
+$(GUEST_CONDA): tests/guests/conda/program.cpp $(BUILD)/guests/conda/libstdc++.so.6
+	@mkdir -p $(@D)
+	@echo '  CXX  $@'
+	$(Q)$(CXX) -O2 -nodefaultlibs -o $@ $^ -Wl,-rpath,'$$ORIGIN' -lc
+GUEST_INSTRUMENTED := $(if $(SANITIZE),,$(patsubst %,$(BUILD)/guests/instrumented/%,address thread))
+$(GUEST_INSTRUMENTED): $(BUILD)/guests/instrumented/%: tests/guests/process_life.cpp $(BUILD)/simgpu/libcuda.so.1
+	@mkdir -p $(@D)
+	@echo '  CXX  $@'
+	$(Q)$(CXX) $(CPPFLAGS) -std=c++20 -O1 -g -Wall -Wextra -fsanitize=$* -o $@ $< $(BUILD)/simgpu/libcuda.so.1 -ldl -lpthread
+
 # A driver that does nothing: what is left is the library's own time. A driver of CUDA 11.4: what it lacks must stay absent.
 # (tests/null_driver/README.md, tests/old_driver/README.md)
 NULL_DRIVER := $(BUILD)/null_driver/libcuda.so.1
@@ -181,12 +197,13 @@ endef
 $(foreach group,$(UNIT_GROUPS),$(eval $(call unit_group,$(group))))
 UNIT_TESTS := $(UNIT_GROUPS:%=$(BUILD)/tests/unit_%)
 PRELOAD_TESTS := $(BUILD)/tests/preload
+$(BUILD)/obj/tests/preload/programs_test.o: CPPFLAGS += -DHMSHIM_TEST_LIBASAN='"$(shell $(CXX) -print-file-name=libasan.so)"'
 $(PRELOAD_TESTS): $(patsubst %.cpp,$(BUILD)/obj/%.o,$(wildcard tests/preload/*.cpp)) $(SUPPORT_OBJ)
 	@mkdir -p $(@D)
 	@echo '  CXX  $@'
 	$(Q)$(CXX) $(SANITIZE_FLAGS) -o $@ $^ -lgmock -lgtest -lgtest_main -ldl -lpthread
 
-tests: $(LIB) $(SIMGPU) $(SIMGPU_OLD) $(NULL_DRIVER) $(OLD_DRIVER) $(GUESTS) $(CUDA12_RUNTIME) $(UNIT_TESTS) $(PRELOAD_TESTS) $(BUILD)/bench/replay probe ## build every test without running it
+tests: $(LIB) $(SIMGPU) $(SIMGPU_OLD) $(NULL_DRIVER) $(OLD_DRIVER) $(GUESTS) $(GUEST_CONDA) $(GUEST_INSTRUMENTED) $(CUDA12_RUNTIME) $(UNIT_TESTS) $(PRELOAD_TESTS) $(BUILD)/bench/replay probe ## build every test without running it
 
 test: tests ## build and run all tests on the simulated GPU; TESTS=REGEX runs some
 	@echo 'include("$(CURDIR)/tests/CTestTestfile.cmake")' >$(BUILD)/tests/CTestTestfile.cmake
@@ -232,7 +249,7 @@ $(BENCHES): $(BUILD)/bench/%: $(BUILD)/obj/bench/%.o $(BUILD)/libhmshim_core.a
 	@mkdir -p $(@D)
 	@echo '  CXX  $@'
 	$(Q)$(CXX) -o $@ $^ -lbenchmark -ldl -lpthread
-$(BUILD)/bench/launch_path: bench/launch_path.cpp $(NULL_DRIVER)
+$(BUILD)/bench/launch_path $(BUILD)/bench/process_cost: $(BUILD)/bench/%: bench/%.cpp $(NULL_DRIVER)
 	@mkdir -p $(@D)
 	@echo '  CXX  $@'
 	$(Q)$(CXX) $(CPPFLAGS) -std=c++20 -O2 -Wall -Wextra -o $@ $< $(NULL_DRIVER)
@@ -254,7 +271,7 @@ $(BUILD)/bench/replay_kernels.fatbin: bench/replay_kernels.cu bench/replay_kerne
 	@mkdir -p $(@D)
 	@echo '  NVCC $@'
 	$(Q)$(NVCC) -std=c++17 -I. -fatbin -arch=sm_80 -o $@ $<
-bench: $(LIB) $(NULL_DRIVER) $(BENCHES) $(BUILD)/bench/launch_path ## measure the launch path, the table and the allocation path
+bench: $(LIB) $(NULL_DRIVER) $(BENCHES) $(BUILD)/bench/launch_path $(BUILD)/bench/process_cost ## measure the launch path, the table, the allocation path and what a process pays
 	scripts/bench $(BUILD)
 
 # ---- upkeep ----------------------------------------------------------------------------------------------------------

@@ -84,6 +84,7 @@ CUresult cuCtxGetCurrent(CUcontext* context) {
 }
 CUresult cuMemAllocManaged(CUdeviceptr* out, size_t bytes, unsigned) { return hand_out(out, bytes); }
 CUresult cuMemAlloc_v2(CUdeviceptr* out, size_t bytes) { return hand_out(out, bytes); }
+CUresult cuMemAllocAsync(CUdeviceptr* out, size_t bytes, CUstream) { return hand_out(out, bytes); }
 CUresult cuMemFree_v2(CUdeviceptr address) {
   last_freed.store(address, std::memory_order_relaxed);
   return done();

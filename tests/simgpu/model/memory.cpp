@@ -8,23 +8,23 @@
 #include <stdexcept>
 #include <string>
 
+extern "C" [[gnu::weak]] void __tsan_init();
+
 namespace hmshim::simgpu::machine {
 namespace {
 
-#ifdef __SANITIZE_THREAD__
-// ThreadSanitizer keeps its shadow below 0x7e80..., and the kernel's mmap area starts near 0x7fff....
-constexpr std::uint64_t kDeviceBase = 0x7e8000000000;
-constexpr std::uint64_t kDeviceStride = 1ULL << 34;
-constexpr std::uint64_t kManagedBase = 0x7ec000000000;
-constexpr std::uint64_t kManagedBytes = 1ULL << 37;
-#else
+struct Layout {
+  std::uint64_t device_base, device_stride, managed_base, managed_bytes;
+};
 // Between the executable's usual places (0x4000..., 0x55...) and the mmap area (0x7f...): free on x86-64 and AArch64,
 // and a pointer tells at a glance whose it is.
-constexpr std::uint64_t kDeviceBase = 0x200000000000;
-constexpr std::uint64_t kDeviceStride = 1ULL << 40;
-constexpr std::uint64_t kManagedBase = 0x300000000000;
-constexpr std::uint64_t kManagedBytes = 1ULL << 44;
-#endif
+constexpr Layout kUsual{0x200000000000, 1ULL << 40, 0x300000000000, 1ULL << 44};
+// ThreadSanitizer keeps its shadow below 0x7e80..., and the kernel's mmap area starts near 0x7fff....
+constexpr Layout kThreadSanitized{0x7e8000000000, 1ULL << 34, 0x7ec000000000, 1ULL << 37};
+
+// Whether this library is instrumented or only the program.
+const Layout& layout() { return __tsan_init != nullptr ? kThreadSanitized : kUsual; }
+
 constexpr std::uint64_t kSmallAlignment = 512;
 constexpr std::uint64_t kLargeBytes = 1U << 20;
 
@@ -90,11 +90,12 @@ void FreeRanges::give_back(std::uint64_t address, std::uint64_t bytes) {
 AddressSpace::AddressSpace(int device_count) {
   for (int device = 0; device <= device_count; ++device) {
     const bool is_managed = device == device_count;
-    const std::uint64_t begin = is_managed ? kManagedBase : Model::device_base(device);
-    const std::uint64_t bytes = is_managed ? kManagedBytes : kDeviceStride;
+    const std::uint64_t begin = is_managed ? layout().managed_base : Model::device_base(device);
+    const std::uint64_t bytes = is_managed ? layout().managed_bytes : layout().device_stride;
     if (!reserve(begin, bytes, MAP_FIXED_NOREPLACE)) {
       const std::string reason = std::strerror(errno);
-      for (int mapped = 0; mapped < device; ++mapped) munmap(pointer(Model::device_base(mapped)), kDeviceStride);
+      for (int mapped = 0; mapped < device; ++mapped)
+        munmap(pointer(Model::device_base(mapped)), layout().device_stride);
       throw std::runtime_error("simulated GPU: cannot reserve the address range at " + std::to_string(begin) + ": " +
                                reason + "; only one model may exist in a process, and RLIMIT_AS must be unlimited");
     }
@@ -104,9 +105,9 @@ AddressSpace::AddressSpace(int device_count) {
 
 AddressSpace::~AddressSpace() {
   for (std::size_t device = 0; device + 1 < spaces_.size(); ++device) {
-    munmap(pointer(Model::device_base(static_cast<int>(device))), kDeviceStride);
+    munmap(pointer(Model::device_base(static_cast<int>(device))), layout().device_stride);
   }
-  munmap(pointer(kManagedBase), kManagedBytes);
+  munmap(pointer(layout().managed_base), layout().managed_bytes);
 }
 
 AddressSpace::Space& AddressSpace::space_of(const Allocation& allocation) {
@@ -186,7 +187,8 @@ const Allocation* AddressSpace::find(std::uint64_t address, std::uint64_t bytes)
 
 bool AddressSpace::is_ours(std::uint64_t address) {
   const auto is_in = [&](std::uint64_t begin, std::uint64_t bytes) { return address - begin < bytes; };
-  return is_in(kDeviceBase, kManagedBase - kDeviceBase) || is_in(kManagedBase, kManagedBytes);
+  return is_in(layout().device_base, layout().managed_base - layout().device_base) ||
+         is_in(layout().managed_base, layout().managed_bytes);
 }
 
 std::uint32_t AddressSpace::regions_in_core(std::uint64_t address, std::uint64_t bytes) {
@@ -214,9 +216,9 @@ void AddressSpace::poison(std::uint64_t address, std::uint64_t bytes) {
 namespace hmshim::simgpu {
 
 std::uint64_t Model::device_base(int device) {
-  return machine::kDeviceBase + static_cast<std::uint64_t>(device) * machine::kDeviceStride;
+  return machine::layout().device_base + static_cast<std::uint64_t>(device) * machine::layout().device_stride;
 }
 
-std::uint64_t Model::managed_base() { return machine::kManagedBase; }
+std::uint64_t Model::managed_base() { return machine::layout().managed_base; }
 
 }  // namespace hmshim::simgpu
