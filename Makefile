@@ -234,11 +234,21 @@ sanitize: ## all tests with address and undefined-behaviour sanitizers, then the
 	$(MAKE) BUILD=$(BUILD)/tsan SANITIZE=thread test TESTS='$(or $(TESTS),^(unit|preload)\.)'
 
 # ---- what waits for a card -------------------------------------------------------------------------------------------
-probe: $(BUILD)/gpu/probe ## build the hardware probe: build/gpu/probe
-$(BUILD)/gpu/probe: tests/gpu/probe.cu | $(BUILD)/cuda.mk
+# With the shared runtime: a program that came with the static one would not start on the simulated GPU. The bundle brings the runtime along.
+PROBE := $(BUILD)/gpu/probe
+PROBE_KERNELS := $(BUILD)/gpu/libprobe_kernels.so
+probe: $(PROBE) $(PROBE_KERNELS) ## build the hardware probe: build/gpu/probe
+$(BUILD)/gpu/%.o: tests/gpu/%.cu tests/gpu/probe.hpp | $(BUILD)/cuda.mk
 	@mkdir -p $(@D)
 	@echo '  NVCC $@'
-	$(Q)$(NVCC) -std=c++17 -O2 $(NVCC_GENCODE) -cudart static -o $@ $< $(CUDART_STATIC_LINK)
+	$(Q)$(NVCC) -std=c++17 -O2 -I. $(NVCC_GENCODE) -c -o $@ $<
+$(PROBE): $(patsubst tests/gpu/%.cu,$(BUILD)/gpu/%.o,$(wildcard tests/gpu/*.cu))
+	@echo '  NVCC $@'
+	$(Q)$(NVCC) -cudart shared -o $@ $^ $(CUDART_LINK) -Xlinker -rpath=$(CUDA_LIB)
+$(PROBE_KERNELS): tests/gpu/probe_kernels.cpp tests/guests/host_body.hpp $(BUILD)/simgpu/libcuda.so.1
+	@mkdir -p $(@D)
+	@echo '  CXX  $@'
+	$(Q)$(CXX) $(CPPFLAGS) -std=c++20 -O3 -g -Wall -Wextra $(SANITIZE_FLAGS) -fPIC -shared -o $@ $< $(BUILD)/simgpu/libcuda.so.1
 
 demo: $(LIB) $(SIMGPU) $(BUILD)/guests/mlp $(BUILD)/guests/libmlp_kernels.so ## train a model twice the device's memory: fails without the library, trains with it
 	scripts/demo $(BUILD)

@@ -44,6 +44,10 @@ void* simgpu_tensor_map_address(const void* map);
 
 /* The virtual clock of the calling thread; 0 before cuInit. */
 unsigned long long simgpu_now_ns(void);
+/* Lets virtual time pass for the caller. */
+void simgpu_sleep_ns(unsigned long long ns);
+/* The calling CPU reads or writes managed memory, which its plain loads and stores do not tell. */
+void simgpu_host_access(uint64_t address, size_t bytes, int kind);
 
 /* Threads of a library under test that act by themselves, see "time and agents" in model/model.hpp: register before the
  * thread starts, attach in it, detach at its end. `watch` ends when the bytes at `memory` are no longer `seen`, at the

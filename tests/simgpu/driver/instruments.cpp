@@ -161,6 +161,19 @@ __attribute__((visibility("default"))) unsigned long long simgpu_now_ns(void) {
   return is_ready() ? static_cast<unsigned long long>(driver().model->now()) : 0;
 }
 
+__attribute__((visibility("default"))) void simgpu_sleep_ns(unsigned long long ns) {
+  if (is_ready()) driver().model->sleep_until(driver().model->now() + static_cast<TimeNs>(ns));
+}
+
+__attribute__((visibility("default"))) void simgpu_host_access(uint64_t address, size_t bytes, int kind) {
+  if (!is_ready()) return;
+  const AccessKind access = kind == SIMGPU_READ    ? AccessKind::kRead
+                            : kind == SIMGPU_WRITE ? AccessKind::kWrite
+                                                   : AccessKind::kReadWrite;
+  // Elsewhere than in managed memory the model has nothing to tell: the address is the caller's.
+  static_cast<void>(driver().model->host_access({address, bytes, access}));
+}
+
 __attribute__((visibility("default"))) unsigned long long simgpu_host_available_bytes(void) {
   if (!is_ready()) return 0;
   const Model& model = *driver().model;
