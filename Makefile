@@ -125,9 +125,10 @@ $(GUEST_CU): $(BUILD)/guests/%: tests/guests/%.cu $(wildcard tests/guests/*.hpp)
 CUDART := shared
 DEFAULT_STREAM := legacy
 $(BUILD)/guests/streams: DEFAULT_STREAM := per-thread
-$(BUILD)/guests/resolve_static_runtime: CUDART := static
 $(BUILD)/guests/resolve_static_runtime: tests/guests/resolve_runtime.cu
-$(BUILD)/guests/resolve_static_runtime: CUDART_LINK += $(CUDART_STATIC_LINK)
+$(BUILD)/guests/fits_static_runtime: tests/guests/fits.cu
+$(BUILD)/guests/resolve_static_runtime $(BUILD)/guests/fits_static_runtime: CUDART := static
+$(BUILD)/guests/resolve_static_runtime $(BUILD)/guests/fits_static_runtime: CUDART_LINK += $(CUDART_STATIC_LINK)
 # Both the runtime's calls and the driver's.
 $(BUILD)/guests/families $(BUILD)/guests/random_calls: CUDART_LINK += -L$(BUILD)/simgpu -lcuda
 $(BUILD)/guests/families $(BUILD)/guests/random_calls: $(BUILD)/simgpu/libcuda.so.1
@@ -203,7 +204,7 @@ $(PRELOAD_TESTS): $(patsubst %.cpp,$(BUILD)/obj/%.o,$(wildcard tests/preload/*.c
 	@echo '  CXX  $@'
 	$(Q)$(CXX) $(SANITIZE_FLAGS) -o $@ $^ -lgmock -lgtest -lgtest_main -ldl -lpthread
 
-tests: $(LIB) $(SIMGPU) $(SIMGPU_OLD) $(NULL_DRIVER) $(OLD_DRIVER) $(GUESTS) $(GUEST_CONDA) $(GUEST_INSTRUMENTED) $(CUDA12_RUNTIME) $(UNIT_TESTS) $(PRELOAD_TESTS) $(BUILD)/bench/replay probe ## build every test without running it
+tests: $(LIB) $(SIMGPU) $(SIMGPU_OLD) $(NULL_DRIVER) $(OLD_DRIVER) $(GUESTS) $(GUEST_CONDA) $(GUEST_INSTRUMENTED) $(CUDA12_RUNTIME) $(UNIT_TESTS) $(PRELOAD_TESTS) $(BUILD)/bench/replay probe gpu-check-bundle ## build every test without running it
 
 test: tests ## build and run all tests on the simulated GPU; TESTS=REGEX runs some
 	@echo 'include("$(CURDIR)/tests/CTestTestfile.cmake")' >$(BUILD)/tests/CTestTestfile.cmake
@@ -249,6 +250,31 @@ $(PROBE_KERNELS): tests/gpu/probe_kernels.cpp tests/guests/host_body.hpp $(BUILD
 	@mkdir -p $(@D)
 	@echo '  CXX  $@'
 	$(Q)$(CXX) $(CPPFLAGS) -std=c++20 -O3 -g -Wall -Wextra $(SANITIZE_FLAGS) -fPIC -shared -o $@ $< $(BUILD)/simgpu/libcuda.so.1
+
+# Reads the driver's own counters of unified memory, where CUPTI is installed.
+UM_COUNTERS := $(if $(wildcard $(CUDA_LIB)/libcupti.so.13),$(BUILD)/gpu/libum_counters.so)
+$(BUILD)/gpu/libum_counters.so: tests/gpu/um_counters.cpp | $(BUILD)/cuda.mk
+	@mkdir -p $(@D)
+	@echo '  CXX  $@'
+	$(Q)$(CXX) $(CPPFLAGS) -std=c++20 -O2 -g -Wall -Wextra -fPIC -shared -static-libstdc++ -static-libgcc -o $@ $< \
+	  $(CUDA_LIB)/libcupti.so.13 -Wl,-rpath,'$$ORIGIN'
+
+# All that a machine with a card needs: neither compiler nor network.
+GPU_CHECK := $(BUILD)/gpu-check
+GPU_CHECK_BIN := $(PROBE) $(addprefix $(BUILD)/guests/,allocate_until fits fits_static_runtime launch_args streams capture beside_capture families comm layers)
+GPU_CHECK_LIB := $(LIB) $(BUILD)/guests/libcomm_library.so $(UM_COUNTERS) $(CUDA_LIB)/libcudart.so.13 $(wildcard $(CUDA_LIB)/libcupti.so.13)
+gpu-check-bundle: $(GPU_CHECK_BIN) $(GPU_CHECK_LIB) ## a folder to take to a machine with a GPU: build/gpu-check/gpu-check does all checks there
+	rm -rf $(GPU_CHECK)
+	install -D -t $(GPU_CHECK)/bin $(GPU_CHECK_BIN)
+	install -D -t $(GPU_CHECK)/lib $(GPU_CHECK_LIB)
+	strip --strip-debug $(GPU_CHECK)/bin/* $(GPU_CHECK)/lib/libhmshim.so
+	install -D -m 644 -t $(GPU_CHECK)/python tests/gpu/python/*.py
+	install scripts/gpu-check $(GPU_CHECK)
+	@size=$$(du -sm $(GPU_CHECK) | cut -f1); echo "$(GPU_CHECK): $$size MiB"; [ $$size -le $(GPU_CHECK_MOST_MIB) ]
+# Less than 64 MiB with the source tree.
+GPU_CHECK_MOST_MIB := 48
+test-gpu: gpu-check-bundle ## check hmshim on this machine's GPU, within limits that keep the card safe; results in build/gpu-results
+	$(GPU_CHECK)/gpu-check --out $(BUILD)/gpu-results || { status=$$?; [ $$status -eq 77 ] && echo 'test-gpu: skipped, there is no GPU' || exit $$status; }
 
 demo: $(LIB) $(SIMGPU) $(BUILD)/guests/mlp $(BUILD)/guests/libmlp_kernels.so ## train a model twice the device's memory: fails without the library, trains with it
 	scripts/demo $(BUILD)
@@ -316,5 +342,5 @@ clean: ## remove the build folder
 help: ## list the targets; V=1 shows commands, BUILD=folder builds there, SANITIZE=address,undefined or thread instruments
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /\1\t/' | sort | awk -F'\t' '{printf "  %-10s %s\n", $$1, $$2}'
 
-.PHONY: all simgpu guests tests test campaign fuzz sanitize probe demo replay bench generate lint format ci install uninstall dist aarch64 clean help
+.PHONY: all simgpu guests tests test campaign fuzz sanitize probe gpu-check-bundle test-gpu demo replay bench generate lint format ci install uninstall dist aarch64 clean help
 -include $(shell find $(BUILD)/obj -name '*.d' 2>/dev/null)

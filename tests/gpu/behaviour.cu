@@ -336,7 +336,8 @@ void capture() {
   };
   for (const auto& [mode_name, mode] : modes) {
     for (const auto& [call_name, call] : calls) {
-      for (const char* who : {"capturing_thread", "capturing_thread_exchanged", "other_thread", "other_thread_exchanged"}) {
+      for (const char* who :
+           {"capturing_thread", "capturing_thread_exchanged", "other_thread", "other_thread_exchanged"}) {
         other.wait();
         CHECK(cudaStreamBeginCapture(captured, mode));
         launch_empty(captured);
@@ -534,9 +535,17 @@ void discard() {
 }  // namespace
 
 const std::vector<Question> kBehaviours = {
-    {"duplex", duplex, 8},         {"launch_delay", launch_delay, 8},   {"waiting_prefetch", waiting_prefetch, 5},
-    {"busy_stream", busy_stream, 5}, {"blocking_calls", blocking_calls, 8}, {"capture", capture, 5}, {"prefetch_rate", prefetch_rate, 8}, {"read_mostly", read_mostly, 8},
-    {"resident", resident, 6},     {"copies", copies, 10},              {"discard", discard, 5},
+    {"duplex", duplex, 8},
+    {"launch_delay", launch_delay, 8},
+    {"waiting_prefetch", waiting_prefetch, 5},
+    {"busy_stream", busy_stream, 5},
+    {"blocking_calls", blocking_calls, 8},
+    {"capture", capture, 5},
+    {"prefetch_rate", prefetch_rate, 8},
+    {"read_mostly", read_mostly, 8},
+    {"resident", resident, 6},
+    {"copies", copies, 10},
+    {"discard", discard, 5},
 };
 
 }  // namespace probe

@@ -124,9 +124,8 @@ void calls() {
   }
   tell("launch_us", median(launch_us));
   tell("launch_p99_us", percentile(launch_us, 99));
-  tell("launch_on_device_us", typical([&] {
-         return each_queued_us(stream, 400, [&] { launch_four_parameters(data, data, data, stream); });
-       }));
+  tell("launch_on_device_us",
+       typical([&] { return each_queued_us(stream, 400, [&] { launch_four_parameters(data, data, data, stream); }); }));
   std::vector<double> query_us;
   for (int i = 0; i < 400; ++i) {
     const auto start = Clock::now();
@@ -259,9 +258,8 @@ void advice() {
   tell_timings("discard_and_prefetch", up_to(most), [&](std::size_t blocks) {
     region.prefetch(kDevice, stream);
     std::size_t bytes = blocks * kBlockBytes;
-    return timed(stream, [&] {
-      CHECK(cudaMemDiscardAndPrefetchBatchAsync(&address, &bytes, 1, &to, &first, 1, 0, stream));
-    });
+    return timed(stream,
+                 [&] { CHECK(cudaMemDiscardAndPrefetchBatchAsync(&address, &bytes, 1, &to, &first, 1, 0, stream)); });
   });
   const std::pair<const char*, std::pair<cudaMemoryAdvise, cudaMemoryAdvise>> kinds[] = {
       {"preferred_location", {cudaMemAdviseSetPreferredLocation, cudaMemAdviseUnsetPreferredLocation}},
@@ -337,11 +335,11 @@ void faults() {
 
   Points fill_us;
   for (const std::size_t pages : {16, 64, 256}) {  // of 4 KiB, in one block
-    fill_us.emplace_back(static_cast<double>(pages), typical([&] {
-                           region.prefetch(kHost, stream);
-                           return timed(stream, [&] { CHECK(cudaMemsetAsync(region.data(), 0, pages * 4096, stream)); })
-                               .done_us;
-                         }));
+    fill_us.emplace_back(
+        static_cast<double>(pages), typical([&] {
+          region.prefetch(kHost, stream);
+          return timed(stream, [&] { CHECK(cudaMemsetAsync(region.data(), 0, pages * 4096, stream)); }).done_us;
+        }));
   }
   tell("memset_on_host_us_by_pages", fill_us);
 }
@@ -364,7 +362,8 @@ void fault_rate() {
       {"all_in_order", [&] { launch_read(region.floats(), region.bytes() / sizeof(float), region.floats(), stream); }},
       {"every_page_in_order", [&] { launch_touch(region.data(), kPage, pages, false, 1, stream); }},
       {"every_page_mixed", [&] { launch_touch(region.data(), kPage, pages, false, 40503, stream); }},
-      {"every_64kib_mixed", [&] { launch_touch(region.data(), kBigPage, region.bytes() / kBigPage, false, 40503, stream); }},
+      {"every_64kib_mixed",
+       [&] { launch_touch(region.data(), kBigPage, region.bytes() / kBigPage, false, 40503, stream); }},
       {"one_page_a_block", [&] { launch_touch(region.data(), kBlockBytes, region.blocks(), false, 1, stream); }},
   };
   tell("region_bytes", region.bytes());
@@ -374,7 +373,7 @@ void fault_rate() {
 }  // namespace
 
 const std::vector<Question> kCosts = {
-    {"link", link, 10},   {"calls", calls, 5},   {"migration", migration, 12},
+    {"link", link, 10},     {"calls", calls, 5},   {"migration", migration, 12},
     {"faults", faults, 10}, {"advice", advice, 8}, {"fault_rate", fault_rate, 8},
 };
 

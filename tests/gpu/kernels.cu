@@ -117,7 +117,7 @@ void launch_read(const float* data, std::size_t count, float* sink, cudaStream_t
 
 void launch_triad(float* a, const float* b, const float* c, std::size_t count, cudaStream_t stream) {
   probe_triad<<<std::min<std::size_t>(wide_grid(), (count + kThreads - 1) / kThreads), kThreads, 0, stream>>>(a, b, c,
-                                                                                                            count);
+                                                                                                              count);
   CHECK(cudaGetLastError());
 }
 

@@ -56,7 +56,8 @@ void touch_touches(const simgpu_launch* launch, simgpu_footprint* footprint) {
   const auto count = parameter<std::size_t>(launch, 2);
   const int kind = parameter<int>(launch, 3) != 0 ? SIMGPU_WRITE : SIMGPU_READ;
   const auto mix = parameter<std::size_t>(launch, 4);
-  for (std::size_t i = 0; i < count; ++i) simgpu_touch(footprint, address(launch, 0) + i * mix % count * stride, 4, kind);
+  for (std::size_t i = 0; i < count; ++i)
+    simgpu_touch(footprint, address(launch, 0) + i * mix % count * stride, 4, kind);
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 // A training loop whose shape comes from the command line: how many layers, how large their tensors, how long their
 // kernels run on the simulated GPU, what happens between iterations. It prints a checksum of all weights, and with
-// --times how long each iteration took.
+// --times how long each iteration took and how much memory the tensors take.
 #include <cuda_runtime.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -155,6 +155,10 @@ class Model {
     return value;
   }
 
+  std::size_t footprint_bytes() const {
+    return (weights_.size() + weight_gradients_.size() + activations_.size() + 1) * bytes();
+  }
+
   std::uint64_t checksum() {
     std::uint64_t hash = 14695981039346656037U;
     for (const float* weight : weights_) {
@@ -233,5 +237,6 @@ int main(int argc, char** argv) {
     CHECK(cudaEventElapsedTime(&ms, ends[end - 1], ends[end]));
     std::printf("iteration %d ms %.3f\n", iteration, ms);
   }
+  if (options.times) std::printf("footprint %zu\n", model.footprint_bytes());
   std::printf("weights %016llx\n", static_cast<unsigned long long>(model.checksum()));
 }

@@ -1,0 +1,2 @@
+// The same program; the Makefile links this one to the static runtime.
+#include "tests/guests/fits.cu"
