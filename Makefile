@@ -311,8 +311,9 @@ bench: $(LIB) $(NULL_DRIVER) $(BENCHES) $(BUILD)/bench/launch_path $(BUILD)/benc
 	scripts/bench $(BUILD)
 
 # ---- upkeep ----------------------------------------------------------------------------------------------------------
-generate: | $(BUILD)/cuda.mk ## rewrite every generated file from the .def tables
+generate: | $(BUILD)/cuda.mk ## rewrite every generated file from the .def tables and from the results of real cards
 	CUDA_INCLUDE=$(CUDA_INCLUDE) $(PYTHON) scripts/docgen
+	$(PYTHON) scripts/hardware_table
 lint: $(LIB) ## formatting, static analysis, generated files, include rules, exported and needed symbols
 	BUILD=$(BUILD) CUDA_INCLUDE=$(CUDA_INCLUDE) tests/lint/run
 format: ## format all C++ sources in place
@@ -340,7 +341,7 @@ aarch64: ## build the library for 64-bit ARM: build/aarch64/libhmshim.so (needs 
 clean: ## remove the build folder
 	rm -rf $(BUILD)
 help: ## list the targets; V=1 shows commands, BUILD=folder builds there, SANITIZE=address,undefined or thread instruments
-	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /\1\t/' | sort | awk -F'\t' '{printf "  %-10s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /\1\t/' | sort | awk -F'\t' '{printf "  %-16s %s\n", $$1, $$2}'
 
 .PHONY: all simgpu guests tests test campaign fuzz sanitize probe gpu-check-bundle test-gpu demo replay bench generate lint format ci install uninstall dist aarch64 clean help
 -include $(shell find $(BUILD)/obj -name '*.d' 2>/dev/null)

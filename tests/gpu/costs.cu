@@ -368,6 +368,13 @@ void fault_rate() {
   };
   tell("region_bytes", region.bytes());
   for (const auto& [name, kernel] : patterns) tell(std::string(name) + "_ms", from_host(kernel));
+
+  // Nothing migrates: the device reads and writes the host's pages over the link.
+  region.prefetch(kHost, stream);
+  region.advise(cudaMemAdviseSetPreferredLocation, kHost);
+  region.advise(cudaMemAdviseSetAccessedBy, kDevice);
+  tell("remote_read_ms", typical([&] { return timed_read(region, stream); }));
+  tell("remote_write_ms", typical([&] { return timed_write(region, stream); }));
 }
 
 }  // namespace

@@ -38,11 +38,12 @@ class LanguageModel(nn.Module):
         super().__init__()
         self.token, self.position = nn.Embedding(VOCABULARY, WIDTH), nn.Embedding(CONTEXT, WIDTH)
         self.blocks = nn.Sequential(*(Block() for _ in range(layers)))
-        self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, VOCABULARY, bias=False)
+        self.norm = nn.LayerNorm(WIDTH)
 
     def forward(self, tokens):
         places = torch.arange(tokens.shape[1], device=tokens.device)
-        return self.head(self.norm(self.blocks(self.token(tokens) + self.position(places))))
+        x = self.norm(self.blocks(self.token(tokens) + self.position(places)))
+        return functional.linear(x, self.token.weight)  # tied, as GPT-2's
 
 
 class Residual(nn.Module):
