@@ -41,7 +41,7 @@ STATIC_CXX := -static-libstdc++ -static-libgcc
 
 # ---- the library -----------------------------------------------------------------------------------------------------
 # entry/ of interpose: what defines the guest-visible symbols. Everything else goes into an archive that unit tests link.
-ENTRY_SRC := $(wildcard interpose/wrappers.cpp interpose/lookup_exports.cpp interpose/dlsym_$(ARCH).S interpose/load.cpp)
+ENTRY_SRC := $(wildcard interpose/wrappers.cpp interpose/lookup_exports.cpp interpose/dlsym_$(ARCH).S interpose/getenv.cpp)
 CORE_SRC := $(filter-out $(ENTRY_SRC),$(wildcard interpose/*.cpp uvm/*.cpp policy/*.cpp policy/policies/*.cpp))
 ENTRY_OBJ := $(patsubst %,$(BUILD)/obj/%.o,$(basename $(ENTRY_SRC)))
 CORE_OBJ := $(CORE_SRC:%.cpp=$(BUILD)/obj/%.o)

@@ -4,7 +4,7 @@
 #include <unistd.h>
 
 #include <array>
-#include <cstdlib>
+#include <atomic>
 #include <optional>
 
 #include "interpose/config.hpp"
@@ -52,6 +52,9 @@ GranularityChoice& choice_of_process() noexcept {
   static GranularityChoice choice;
   return choice;
 }
+
+// Null until a choice was made.
+std::atomic<GranularityChoice*> applied{nullptr};
 
 }  // namespace
 
@@ -101,11 +104,20 @@ void apply_granularity() noexcept try {
     return;
   }
   choice_of_process() = choose_granularity(config.granularity, environ);
-  for (const auto& [name, value] : choice_of_process().variables) setenv(name.c_str(), value.c_str(), 1);
+  applied = &choice_of_process();
 } catch (...) {
   // No memory this early: the framework keeps its own allocator.
 }
 
 const GranularityChoice& granularity_of_process() noexcept { return choice_of_process(); }
+
+char* allocator_variable(const char* name) noexcept {
+  GranularityChoice* choice = applied.load(std::memory_order_acquire);
+  if (choice == nullptr) return nullptr;
+  for (auto& [known, value] : choice->variables) {
+    if (known == name) return value.data();
+  }
+  return nullptr;
+}
 
 }  // namespace hmshim::interpose

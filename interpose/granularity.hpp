@@ -1,5 +1,5 @@
 // Whether the framework in this process is told to allocate tensor by tensor, which must happen before it is loaded: by
-// the variables that PyTorch's allocators read.
+// the variables that PyTorch's allocators read (getenv.cpp).
 #pragma once
 
 #include <cstdint>
@@ -21,17 +21,19 @@ enum class Granularity : std::uint8_t {
 struct GranularityChoice {
   Granularity granularity = Granularity::Segment;  // never Auto
   std::string why = "no Python program";
-  std::vector<std::pair<std::string, std::string>> variables;  // to set; nothing else changes
+  std::vector<std::pair<std::string, std::string>> variables;  // as this process is to see them; nothing else changes
 };
 
 // From what the user wants and has set. Keys that are there stay there.
 [[nodiscard]] GranularityChoice choose_granularity(Granularity wanted, const char* const* environment);
 
-// Once, while the process is being loaded and has one thread: chooses by the environment and changes it. Only in a
-// Python interpreter: other programs rarely host PyTorch, and shells and launchers would hand the variables on to
-// children that may run without the library. Not with HMSHIM_DISABLE, HMSHIM_POLICY=off or options that make no sense.
+// Once, while the process is being loaded and has one thread: chooses by the environment. Only in a Python interpreter:
+// other programs rarely host PyTorch. Not with HMSHIM_DISABLE, HMSHIM_POLICY=off or options that make no sense.
 void apply_granularity() noexcept;
 // What it chose.
 [[nodiscard]] const GranularityChoice& granularity_of_process() noexcept;
+// The value that it chose for a variable; null for all others. Any thread, at any time; calls no library function
+// before a choice was made.
+[[nodiscard]] char* allocator_variable(const char* name) noexcept;
 
 }  // namespace hmshim::interpose

@@ -1,7 +1,9 @@
 #include "interpose/graphs.hpp"
 
 #include <algorithm>
+#include <cstring>
 #include <optional>
+#include <span>
 #include <utility>
 
 #include "interpose/operands.hpp"
@@ -16,9 +18,29 @@ std::uint64_t mix(std::uint64_t hash, std::uint64_t word) noexcept {
   return hash ^ hash >> 29;
 }
 
+void add_words(const void* data, std::size_t words, std::vector<std::uint64_t>& out) {
+  for (std::size_t at = 0; at < words; ++at) {
+    std::uint64_t word;
+    std::memcpy(&word, static_cast<const unsigned char*>(data) + at * sizeof word, sizeof word);
+    if (word != 0) out.push_back(word);
+  }
+}
+
+void add_words(const ParamLayout& layout, void** kernel_params, void** extra, std::vector<std::uint64_t>& out) {
+  const std::span<const unsigned char> packed = packed_params(extra);
+  for (const PointerParam& param : layout.params) {
+    if (kernel_params != nullptr) {
+      add_words(kernel_params[param.index], param.words, out);
+    } else if (param.offset + std::size_t{param.words} * sizeof(std::uint64_t) <= packed.size()) {
+      add_words(packed.data() + param.offset, param.words, out);
+    }
+  }
+}
+
 }  // namespace
 
 void Graphs::add_base(CUdeviceptr address, Node& node) const {
+  if (address != 0) node.named.push_back(address);
   if (allocations_.find(address).extent == policy::kNoExtent) return;
   if (const auto allocation = allocations_.lookup(address)) node.bases.push_back(allocation->base);
 }
@@ -44,6 +66,8 @@ Graphs::Node Graphs::node_of(const CUDA_KERNEL_NODE_PARAMS& params) const {
   for (const policy::ExtentId extent : touched.extents()) {
     if (const auto allocation = allocations_.lookup_extent(extent)) node.bases.push_back(allocation->base);
   }
+  node.named = node.bases;
+  add_words(*layout, params.kernelParams, params.extra, node.named);
   return node;
 }
 
@@ -110,14 +134,32 @@ void Graphs::read(CUgraph graph, Nodes& nodes) const {
 void Graphs::instantiated(CUgraphExec exec, CUgraph graph) {
   Exec fresh;
   read(graph, fresh.nodes);
+  for (auto& [handle, node] : fresh.nodes) {
+    const std::vector<std::uint64_t> pinned = pin(node);
+    fresh.pinned.insert(fresh.pinned.end(), pinned.begin(), pinned.end());
+  }
+  destroyed(exec);
   const std::lock_guard lock(mutex_);
   execs_.insert_or_assign(exec, std::move(fresh));
 }
 
+std::vector<std::uint64_t> Graphs::pin(Node& node) const {
+  std::vector<std::uint64_t> pinned;
+  pinned.reserve(node.named.size());
+  for (const std::uint64_t word : node.named) {
+    if (const std::uint64_t base = memory_.pin(word); base != 0) pinned.push_back(base);
+  }
+  node.named = {};
+  return pinned;
+}
+
+// What the node named before stays pinned with the rest.
 void Graphs::replace(CUgraphExec exec, CUgraphNode node, Node&& fresh) {
+  const std::vector<std::uint64_t> pinned = pin(fresh);
   const std::lock_guard lock(mutex_);
   const auto known = execs_.find(exec);
   if (known == execs_.end()) return;
+  known->second.pinned.insert(known->second.pinned.end(), pinned.begin(), pinned.end());
   known->second.nodes.insert_or_assign(node, std::move(fresh));
   known->second.operands.reset();
 }
@@ -140,8 +182,13 @@ void Graphs::child_changed(CUgraphExec exec, CUgraphNode, CUgraph child) {
 }
 
 void Graphs::destroyed(CUgraphExec exec) {
-  const std::lock_guard lock(mutex_);
-  execs_.erase(exec);
+  decltype(execs_)::node_type gone;
+  {
+    const std::lock_guard lock(mutex_);
+    gone = execs_.extract(exec);
+  }
+  if (gone.empty()) return;
+  for (const std::uint64_t base : gone.mapped().pinned) memory_.unpin(base);
 }
 
 std::shared_ptr<const GraphOperands> Graphs::find(CUgraphExec exec) {

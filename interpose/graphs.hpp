@@ -25,11 +25,20 @@ struct GraphOperands {
   bool is_complete = true;           // false: the driver does not tell the operands of every node
 };
 
+// Who keeps memory for a graph: see uvm::TensorPool::pin().
+class GraphMemory {
+ public:
+  virtual ~GraphMemory() = default;
+  virtual std::uint64_t pin(std::uint64_t address) noexcept = 0;
+  virtual void unpin(std::uint64_t base) noexcept = 0;
+};
+
 class Graphs {
  public:
+  // As long as an executable graph lives, what its nodes name is pinned in `memory`.
   Graphs(const uvm::DriverApi& driver, const uvm::AllocationTable& allocations, KernelLayouts& layouts,
-         const TensorMaps& tensor_maps)
-      : driver_(driver), allocations_(allocations), layouts_(layouts), tensor_maps_(tensor_maps) {}
+         const TensorMaps& tensor_maps, GraphMemory& memory)
+      : driver_(driver), allocations_(allocations), layouts_(layouts), tensor_maps_(tensor_maps), memory_(memory) {}
 
   // All of these may throw std::bad_alloc. After the driver has done it:
   void instantiated(CUgraphExec exec, CUgraph graph);  // by cuGraphExecUpdate as well
@@ -46,16 +55,18 @@ class Graphs {
  private:
   struct Node {
     std::vector<std::uint64_t> bases;
+    std::vector<std::uint64_t> named{};  // words that may be addresses of ours; none once they are pinned
     std::uint64_t signature = 0;
     bool is_known = true;
 
-    static Node unknown() { return {.bases = {}, .signature = 0, .is_known = false}; }
+    static Node unknown() { return {.bases = {}, .is_known = false}; }
   };
   // By node of the graph from which it was instantiated, and of that graph's children.
   using Nodes = std::map<CUgraphNode, Node>;
   struct Exec {
     Nodes nodes;
     std::shared_ptr<const GraphOperands> operands;  // null: to be put together again
+    std::vector<std::uint64_t> pinned;              // each once for each time that it is named
   };
 
   void read(CUgraph graph, Nodes& nodes) const;
@@ -64,12 +75,14 @@ class Graphs {
   [[nodiscard]] Node node_of(const CUDA_MEMCPY3D& params) const;
   [[nodiscard]] Node node_of(const CUDA_MEMSET_NODE_PARAMS& params) const;
   void add_base(CUdeviceptr address, Node& node) const;
+  [[nodiscard]] std::vector<std::uint64_t> pin(Node& node) const;
   void replace(CUgraphExec exec, CUgraphNode node, Node&& fresh);
 
   const uvm::DriverApi& driver_;
   const uvm::AllocationTable& allocations_;
   KernelLayouts& layouts_;
   const TensorMaps& tensor_maps_;
+  GraphMemory& memory_;
 
   std::mutex mutex_;  // no driver call is made under it
   std::unordered_map<CUgraphExec, Exec> execs_;

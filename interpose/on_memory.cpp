@@ -82,7 +82,12 @@ CUresult allocate(CUdeviceptr* address, std::size_t bytes, Pass&& pass) {
   if (backing == uvm::Backing::Managed) {
     if (uvm::TensorPool* pool = shim.pools.current()) return shim.pools.allocate(*pool, address, bytes, std::nullopt);
   }
-  const uvm::Result<uvm::Allocation> allocation = shim.backing.allocate(bytes, owner->device, owner->context, backing);
+  uvm::Result<uvm::Allocation> allocation = shim.backing.allocate(bytes, owner->device, owner->context, backing);
+  if (!allocation && allocation.error().code == CUDA_ERROR_OUT_OF_MEMORY) {
+    // The pool may have what it needs no more.
+    if (uvm::TensorPool* pool = shim.pools.current(); pool != nullptr && pool->trim(0) == CUDA_SUCCESS)
+      allocation = shim.backing.allocate(bytes, owner->device, owner->context, backing);
+  }
   if (!allocation) {
     log(LogLevel::Info, [&] {
       return fmt::format("allocation of {} bytes refused: {}", bytes, uvm::to_string(allocation.error().reason));

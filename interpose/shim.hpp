@@ -81,7 +81,7 @@ class Shim {
   uvm::Migrator migrator{driver, allocations};
   KernelLayouts layouts;
   TensorMaps tensor_maps;
-  Graphs graphs{driver, allocations, layouts, tensor_maps};
+  Graphs graphs{driver, allocations, layouts, tensor_maps, pools};
   Captures captures;
   Bypasses bypasses;
   Callers callers{config.exclude};

@@ -228,6 +228,15 @@ void TensorPools::discard(std::span<const policy::ExtentId> extents) noexcept {
   });
 }
 
+std::uint64_t TensorPools::pin(std::uint64_t address) noexcept {
+  uvm::TensorPool* pool = holder(address);
+  return pool != nullptr ? pool->pin(address) : 0;
+}
+
+void TensorPools::unpin(std::uint64_t base) noexcept {
+  if (uvm::TensorPool* pool = holder(base)) pool->unpin(base);
+}
+
 void TensorPools::allocated(const uvm::Allocation& allocation) noexcept {
   contain([&] { shim_.engines.allocated(allocation); });
 }

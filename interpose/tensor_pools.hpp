@@ -15,13 +15,14 @@
 #include <span>
 
 #include "interpose/engine_host.hpp"
+#include "interpose/graphs.hpp"
 #include "uvm/tensor_pool.hpp"
 
 namespace hmshim::interpose {
 
 class Shim;
 
-class TensorPools final : public uvm::TensorObserver, public Discarder {
+class TensorPools final : public uvm::TensorObserver, public Discarder, public GraphMemory {
  public:
   explicit TensorPools(Shim& shim) : shim_(shim) {}
 
@@ -58,6 +59,9 @@ class TensorPools final : public uvm::TensorObserver, public Discarder {
   [[nodiscard]] bool is_current_foreign(std::uint16_t device) const;
 
   void discard(std::span<const policy::ExtentId> extents) noexcept override;
+
+  std::uint64_t pin(std::uint64_t address) noexcept override;
+  void unpin(std::uint64_t base) noexcept override;
 
   void allocated(const uvm::Allocation& allocation) noexcept override;
   void retired(const uvm::Allocation& allocation) noexcept override;

@@ -22,7 +22,7 @@ struct SmallChunk;
 struct Run {
   enum class State : std::uint8_t {
     Free,
-    Held,  // free but out of reach: a discard, or a wait between streams, is on its way
+    Held,  // free but out of reach: a discard or a wait between streams is on its way, or it is pinned
     Used,
   };
 
@@ -33,6 +33,7 @@ struct Run {
   StreamOrder::Point freed{};
   State state = State::Free;
   bool is_discarded = false;    // its contents are gone: prefetch before the next use
+  std::uint32_t pins = 0;       // who may use the memory even when its tensor is freed
   SmallChunk* chunk = nullptr;  // the small tensors that share it
   std::uint64_t slab = 0;       // base address of its slab
   Run* newer = nullptr;         // neighbours among the free runs of this size

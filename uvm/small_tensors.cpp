@@ -10,21 +10,27 @@ std::uint64_t small_slot_bytes(std::uint64_t bytes) noexcept {
   return (bytes + step - 1) / step * step;
 }
 
+void SmallTensors::hold(SmallSlot& slot) noexcept {
+  slot.state = Run::State::Held;
+  used_bytes_ -= slot.chunk->slot_bytes;
+}
+
 void SmallTensors::give(SmallSlot& slot) noexcept {
   SmallChunk& chunk = *slot.chunk;
+  if (slot.state == Run::State::Used) hold(slot);
   SmallSlot*& newest = bins_.find(chunk.slot_bytes)->second;
-  slot.is_used = false;
+  slot.state = Run::State::Free;
   slot.older = newest;
   newest = &slot;
   --chunk.used;
-  used_bytes_ -= chunk.slot_bytes;
 }
 
 SmallSlot* SmallTensors::find(SmallChunk& chunk, std::uint64_t address) noexcept {
   const std::uint64_t offset = address - chunk.run->base;
   const std::uint64_t index = offset / chunk.slot_bytes;
-  if (offset % chunk.slot_bytes != 0 || index >= chunk.slots.size() || !chunk.slots[index].is_used) return nullptr;
-  return &chunk.slots[index];
+  if (offset % chunk.slot_bytes != 0 || index >= chunk.slots.size()) return nullptr;
+  SmallSlot& slot = chunk.slots[index];
+  return slot.state != Run::State::Free ? &slot : nullptr;
 }
 
 void SmallTensors::add_chunk(Run& run, std::uint64_t slot_bytes) {

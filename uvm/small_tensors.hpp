@@ -25,7 +25,8 @@ struct SmallSlot {
   SmallSlot* older = nullptr;
   StreamOrder::Point freed;
   std::uint32_t bytes = 0;  // asked for by the tenant
-  bool is_used = false;
+  std::uint16_t pins = 0;   // as Run::pins
+  Run::State state = Run::State::Free;
 };
 
 // A block full of slots.
@@ -53,7 +54,7 @@ class SmallTensors {
       SmallSlot& slot = **link;
       *link = slot.older;
       slot.bytes = static_cast<std::uint32_t>(bytes);
-      slot.is_used = true;
+      slot.state = Run::State::Used;
       ++slot.chunk->used;
       used_bytes_ += slot_bytes;
       return &slot;
@@ -61,7 +62,9 @@ class SmallTensors {
     return nullptr;
   }
   void give(SmallSlot& slot) noexcept;
-  // The used slot of a chunk that begins at the address, else nullptr.
+  // Its tenant is gone, but nobody gets it before it is given.
+  void hold(SmallSlot& slot) noexcept;
+  // The slot of a chunk that begins at the address and is not free, else nullptr.
   [[nodiscard]] static SmallSlot* find(SmallChunk& chunk, std::uint64_t address) noexcept;
 
   // Cuts a run of one block, which is used, into slots.

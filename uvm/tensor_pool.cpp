@@ -303,24 +303,29 @@ Allocation TensorPool::record_of(const Run& run) const noexcept {
 // ---- small tensors
 
 Result<Tensor> TensorPool::allocate_small(std::uint64_t bytes, Index requester) {
-  const std::uint64_t slot_bytes = small_slot_bytes(bytes);
-  {
-    const MutexLock lock(mutex_);
-    const auto is_ordered = [&](const SmallSlot& slot) { return order_.is_ordered(slot.freed, requester); };
-    if (SmallSlot* slot = small_.take(bytes, is_ordered)) {
-      if (requester == StreamOrder::kAny) order_.lend_to_any();
-      note_used();
-      return Tensor{.address = slot->chunk->address_of(*slot), .bytes = slot_bytes};
-    }
-  }
+  if (const auto tensor = take_slot(bytes, requester)) return *tensor;
   const Result<Tensor> block = allocate_run(Backing::Device, kBlockBytes, requester);
-  if (!block) return block.error();
+  if (!block) {
+    // The device has been waited for meanwhile: what was freed on other streams may be used now.
+    const auto tensor = take_slot(bytes, requester);
+    return tensor ? Result<Tensor>(*tensor) : block.error();
+  }
   const MutexLock lock(mutex_);
   device_.used_bytes -= kBlockBytes;  // its slots are counted instead
   Run& run = *device_.runs.at(block->address);
-  small_.add_chunk(run, slot_bytes);
+  small_.add_chunk(run, small_slot_bytes(bytes));
   const SmallSlot* slot = small_.take(bytes, [&](const SmallSlot& each) { return each.chunk == run.chunk; });
-  return Tensor{.address = slot->chunk->address_of(*slot), .bytes = slot_bytes};
+  return Tensor{.address = slot->chunk->address_of(*slot), .bytes = slot->chunk->slot_bytes};
+}
+
+std::optional<Tensor> TensorPool::take_slot(std::uint64_t bytes, Index requester) {
+  const MutexLock lock(mutex_);
+  const SmallSlot* slot =
+      small_.take(bytes, [&](const SmallSlot& each) { return order_.is_ordered(each.freed, requester); });
+  if (slot == nullptr) return std::nullopt;
+  if (requester == StreamOrder::kAny) order_.lend_to_any();
+  note_used();
+  return Tensor{.address = slot->chunk->address_of(*slot), .bytes = slot->chunk->slot_bytes};
 }
 
 // ---- free
@@ -340,25 +345,72 @@ Result<Tensor> TensorPool::free(std::uint64_t address, std::optional<CUstream> s
     run->freed = order_.point(*index);
     const Tensor tensor{.address = address, .bytes = run->blocks * kBlockBytes, .extent = run->extent};
     managed_.used_bytes -= tensor.bytes;
-    managed_.runs.give(*run);
     table_.retire(run->extent);
-    observer_.retired(record_of(*run));
+    become_free(Backing::Managed, *run);
     return tensor;
   }
   Run* run = device_.runs.holder(address);
   if (run != nullptr && run->chunk != nullptr) {
-    if (SmallSlot* slot = SmallTensors::find(*run->chunk, address)) {
+    SmallSlot* slot = SmallTensors::find(*run->chunk, address);
+    if (slot != nullptr && slot->state == Run::State::Used) {
       slot->freed = order_.point(*index);
-      small_.give(*slot);
+      slot->pins > 0 ? small_.hold(*slot) : small_.give(*slot);
       return Tensor{.address = address, .bytes = run->chunk->slot_bytes};
     }
   } else if (run != nullptr && run->state == Run::State::Used && run->base == address) {
     run->freed = order_.point(*index);
     device_.used_bytes -= run->blocks * kBlockBytes;
-    device_.runs.give(*run);
+    become_free(Backing::Device, *run);
     return Tensor{.address = address, .bytes = run->blocks * kBlockBytes};
   }
   return Error{CUDA_ERROR_INVALID_VALUE, Reason::NotOurs};
+}
+
+// What is pinned stays an extent like any until then: its graph touches it.
+void TensorPool::become_free(Backing backing, Run& run) {
+  if (run.pins > 0) {
+    run.state = Run::State::Held;
+    return;
+  }
+  arena(backing).runs.give(run);
+  if (backing == Backing::Managed) observer_.retired(record_of(run));
+}
+
+std::uint64_t TensorPool::pin(std::uint64_t address) {
+  const MutexLock lock(mutex_);
+  for (const Arena* arena : {&managed_, &device_}) {
+    Run* run = arena->runs.holder(address);
+    if (run == nullptr || (run->state != Run::State::Used && run->pins == 0)) continue;
+    if (run->chunk == nullptr) {
+      ++run->pins;
+      return run->base;
+    }
+    const std::uint64_t begin = address - (address - run->base) % run->chunk->slot_bytes;
+    SmallSlot* slot = SmallTensors::find(*run->chunk, begin);
+    if (slot == nullptr) return 0;
+    ++slot->pins;
+    return begin;
+  }
+  return 0;
+}
+
+void TensorPool::unpin(std::uint64_t base) {
+  const MutexLock lock(mutex_);
+  for (const Backing backing : {Backing::Managed, Backing::Device}) {
+    Run* run = arena(backing).runs.holder(base);
+    if (run == nullptr) continue;
+    // The graph may still be running, on whatever stream.
+    if (run->chunk != nullptr) {
+      SmallSlot* slot = SmallTensors::find(*run->chunk, base);
+      if (slot == nullptr || slot->pins == 0 || --slot->pins > 0 || slot->state != Run::State::Held) return;
+      slot->freed = order_.point(StreamOrder::kAny);
+      small_.give(*slot);
+    } else if (run->base == base && run->pins > 0 && --run->pins == 0 && run->state == Run::State::Held) {
+      run->freed = order_.point(StreamOrder::kAny);
+      become_free(backing, *run);
+    }
+    return;
+  }
 }
 
 bool TensorPool::owns(std::uint64_t address) const {
@@ -377,7 +429,7 @@ std::optional<Tensor> TensorPool::find(std::uint64_t address) const {
     }
     const std::uint64_t begin = address - (address - run->base) % run->chunk->slot_bytes;
     const SmallSlot* slot = SmallTensors::find(*run->chunk, begin);
-    if (slot == nullptr || address - begin >= slot->bytes) return std::nullopt;
+    if (slot == nullptr || slot->state != Run::State::Used || address - begin >= slot->bytes) return std::nullopt;
     return Tensor{.address = begin, .bytes = slot->bytes};
   }
   return std::nullopt;

@@ -89,6 +89,11 @@ class TensorPool {
   // Frees the tensor that begins at `address`, in the order of `stream`; without one, after all that was enqueued
   // before. NotOurs (CUDA_ERROR_INVALID_VALUE) when no live tensor begins there.
   [[nodiscard]] Result<Tensor> free(std::uint64_t address, std::optional<CUstream> stream);
+  // Nobody else gets the memory of the tensor that holds the address, free or not, and it keeps what it holds, before
+  // it is unpinned as often: an executable graph names it. The base of the tensor, by which it is unpinned; 0 where the
+  // address lies in none.
+  std::uint64_t pin(std::uint64_t address);
+  void unpin(std::uint64_t base);
   // Whether the address lies in memory of the pool, of a live tensor or not. The driver must not be asked to free it.
   [[nodiscard]] bool owns(std::uint64_t address) const;
   // The live tensor that holds the address, with the bytes that the guest asked for.
@@ -137,10 +142,12 @@ class TensorPool {
 
   [[nodiscard]] Result<Tensor> allocate_run(Backing backing, std::uint64_t bytes, Index requester);
   [[nodiscard]] Result<Tensor> allocate_small(std::uint64_t bytes, Index requester);
+  [[nodiscard]] std::optional<Tensor> take_slot(std::uint64_t bytes, Index requester);
   [[nodiscard]] std::optional<Tensor> take_run(Backing backing, std::uint64_t bytes, Index requester)
       HMSHIM_REQUIRES(mutex_);
   [[nodiscard]] std::optional<Tensor> take_unordered_run(Backing backing, std::uint64_t bytes, Index requester);
   [[nodiscard]] Result<Tensor> grow(Backing backing, std::uint64_t bytes, std::uint64_t slab_bytes, Index requester);
+  void become_free(Backing backing, Run& run) HMSHIM_REQUIRES(mutex_);
   void join_neighbours(Backing backing, Index requester, bool joins_untouched) HMSHIM_REQUIRES(mutex_);
 
   [[nodiscard]] std::optional<Tensor> hand_out(Backing backing, Run& run, std::uint64_t bytes) HMSHIM_REQUIRES(mutex_);

@@ -18,12 +18,15 @@ std::string allocator_variables(const std::filesystem::path& program, std::vecto
   return result.out;
 }
 
-std::string in_python(const Environment& more) {
-  return allocator_variables("/usr/bin/python3",
-                             {"-c",
-                              "import os; print(os.environ.get('PYTORCH_ALLOC_CONF'), "
-                              "os.environ.get('PYTORCH_CUDA_ALLOC_CONF'))"},
-                             more);
+// What C++ code in a Python program finds, as PyTorch's does.
+constexpr const char* kAskPython = R"(
+import ctypes
+getenv = ctypes.CDLL(None).getenv
+getenv.restype = ctypes.c_char_p
+print(*[value and value.decode() for value in (getenv(b'PYTORCH_ALLOC_CONF'), getenv(b'PYTORCH_CUDA_ALLOC_CONF'))]))";
+
+std::string in_python(const Environment& more, const std::string& then = "") {
+  return allocator_variables("/usr/bin/python3", {"-c", kAskPython + then}, more);
 }
 
 TEST(PreloadGranularity, a_python_program_is_told_to_allocate_tensor_by_tensor) {
@@ -40,6 +43,24 @@ TEST(PreloadGranularity, nothing_changes_when_the_user_or_the_program_does_not_w
   EXPECT_EQ(allocator_variables("/bin/sh", {"-c", "echo \"[$PYTORCH_ALLOC_CONF$PYTORCH_CUDA_ALLOC_CONF]\""}, {}),
             "[]\n")
       << "only Python programs";
+}
+
+// The ways in which Python starts a program, with the library and without it.
+TEST(PreloadGranularity, no_child_inherits_what_only_makes_sense_beside_the_library) {
+  const char* const then = R"(
+import os, subprocess, sys
+sys.stdout.flush()
+bare = {name: value for name, value in os.environ.items() if name != 'LD_PRELOAD'}
+ask = ['/bin/sh', '-c', 'echo [$PYTORCH_ALLOC_CONF$PYTORCH_CUDA_ALLOC_CONF]']
+subprocess.run(ask)
+subprocess.run(ask, env=bare)
+os.system('unset LD_PRELOAD; echo [$PYTORCH_ALLOC_CONF$PYTORCH_CUDA_ALLOC_CONF]')
+os.waitpid(os.posix_spawn('/bin/sh', ask, bare), 0)
+os.execve('/bin/sh', ask, bare)
+)";
+  EXPECT_EQ(in_python({}, then), "backend:cudaMallocAsync backend:cudaMallocAsync\n[]\n[]\n[]\n[]\n[]\n");
+  EXPECT_EQ(in_python({{"PYTORCH_CUDA_ALLOC_CONF", "a:1"}}, then),
+            "None a:1,backend:cudaMallocAsync\n[a:1]\n[a:1]\n[a:1]\n[a:1]\n[a:1]\n");
 }
 
 }  // namespace

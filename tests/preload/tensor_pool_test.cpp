@@ -116,6 +116,13 @@ TEST(TensorPool, serves_any_number_of_contexts_one_after_another) {
   EXPECT_EQ(read_json_lines(folder.file("report")).back().at("bypasses"), nlohmann::json::array());
 }
 
+TEST(TensorPool, keeps_what_a_graph_names_until_the_graph_is_gone) {
+  const auto result = run_guest({.program = guest_program("graph_memory"), .environment = on_simgpu_with_shim()});
+  EXPECT_EQ(result.out,
+            "4194304 bytes: the other has 7, the next its memory\n1000 bytes: the other has 7, the next its memory\n")
+      << result.describe();
+}
+
 TEST(TensorPool, a_program_without_the_library_does_the_same) {
   const auto result = run_guest(
       {.program = guest_program("tensor_churn"),

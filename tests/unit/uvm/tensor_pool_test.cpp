@@ -157,6 +157,54 @@ TEST_F(Pool, a_larger_run_is_cut_and_neighbours_are_joined_when_nothing_else_fit
   EXPECT_TRUE(books.retired_.empty());
 }
 
+TEST_F(Pool, where_the_device_is_full_small_memory_freed_on_another_stream_is_used_after_waiting) {
+  ASSERT_TRUE(pool.note_work(kA));
+  ASSERT_TRUE(pool.note_work(kB));
+  const Tensor slot = take(700 << 10);
+  std::size_t more = 0;
+  while (more < 1000 && pool.allocate(700 << 10, kA)) ++more;
+  ASSERT_LT(more, 1000u);
+  give(slot);
+  EXPECT_EQ(take(700 << 10, kB).address, slot.address);
+}
+
+TEST_F(Pool, what_a_graph_names_goes_to_nobody_before_the_graph_is_gone) {
+  const Tensor a = take(2 * kBlockBytes), small = take(1000);
+  static_cast<void>(take(kBlockBytes));
+  EXPECT_EQ(pool.pin(a.address + kBlockBytes + 1), a.address);
+  EXPECT_EQ(pool.pin(a.address), a.address) << "named twice";
+  EXPECT_EQ(pool.pin(small.address + 3), small.address);
+  EXPECT_EQ(pool.pin(a.address - 1), 0u) << "nobody's";
+  give(a);
+  give(small);
+  EXPECT_FALSE(pool.find(a.address));
+  EXPECT_FALSE(pool.find(small.address));
+  EXPECT_FALSE(pool.free(a.address, kA)) << "freed twice";
+  EXPECT_FALSE(pool.free(small.address, kA));
+  EXPECT_EQ(pool.bytes().used, kBlockBytes);
+  EXPECT_TRUE(books.live.contains(a.extent)) << "its graph touches it like any";
+  EXPECT_NE(take(2 * kBlockBytes).address, a.address);
+  EXPECT_NE(take(1000).address, small.address);
+  pool.unpin(a.address);
+  EXPECT_NE(take(2 * kBlockBytes).address, a.address) << "still named once";
+  pool.unpin(a.address);
+  pool.unpin(small.address);
+  EXPECT_EQ(books.retired_.count(a.extent), 1u);
+  EXPECT_EQ(take(2 * kBlockBytes).address, a.address);
+  EXPECT_EQ(take(1000).address, small.address);
+}
+
+TEST_F(Pool, a_slab_with_memory_of_a_graph_is_not_given_back) {
+  const Tensor a = take(2 * kBlockBytes);
+  static_cast<void>(pool.pin(a.address));
+  give(a);
+  EXPECT_EQ(pool.trim(0), CUDA_SUCCESS);
+  EXPECT_EQ(driver.live().size(), 1u);
+  pool.unpin(a.address);
+  EXPECT_EQ(pool.trim(0), CUDA_SUCCESS);
+  EXPECT_TRUE(driver.live().empty());
+}
+
 TEST_F(Pool, another_stream_waits_on_the_device_before_it_gets_memory_when_there_is_no_other) {
   std::vector<Tensor> all;
   while (budget.memory_info(0).free_bytes > 0) all.push_back(take(4 * kBlockBytes));
