@@ -118,8 +118,11 @@ void Engine::reshaped(std::span<const ExtentId> before, std::span<const Allocate
 
 void Engine::populate(ExtentId extent, Actions& actions) {
   State& state = *state_;
-  if (!state.extents.contains(extent) || state.extents[extent].place == Place::Device) return;
-  const std::uint64_t incoming_bytes = state.extents[extent].bytes;
+  if (!state.extents.contains(extent)) return;
+  // Its owner knows better than these books, which may have it on the device: the discard may have been decided for an
+  // extent that had the id before.
+  const bool is_believed_there = state.extents[extent].place == Place::Device;
+  const std::uint64_t incoming_bytes = is_believed_there ? 0 : state.extents[extent].bytes;
   state.discard_retired(incoming_bytes, actions);
   state.demote_oldest(state.extents.least_recently_touched(), incoming_bytes, actions);
   actions.push_back({ActionKind::Prefetch, extent});

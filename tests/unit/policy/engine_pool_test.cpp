@@ -49,6 +49,18 @@ TEST_P(RetiredExtents, stay_resident_and_cost_nothing_to_use_again) {
   EXPECT_EQ(engine.totals().h2d_demand_bytes, 0u);
 }
 
+TEST_P(RetiredExtents, are_populated_when_their_pool_says_so_whatever_the_books_say) {
+  allocate(0, 3);
+  launch({0});
+  engine.retired({0});
+  revive(0, 3);
+  Actions actions;
+  engine.populate(0, actions);
+  EXPECT_EQ(of_kind(ActionKind::Prefetch, actions), std::vector<ExtentId>{0});
+  EXPECT_EQ(engine.resident_bytes(), 3 * kBlockBytes);
+  EXPECT_EQ(engine.totals().h2d_prefetch_bytes, 0u);
+}
+
 TEST_P(RetiredExtents, are_discarded_before_anything_live_is_demoted_or_else_demoted_after_it) {
   for (ExtentId id = 0; id < 4; ++id) allocate(id, 2);
   for (ExtentId id = 0; id < 4; ++id) launch({id});
