@@ -11,14 +11,6 @@ namespace {
 
 constexpr double kLeastConfidence = 0.7;
 
-bool are_alike(const policy::Iteration& a, const policy::Iteration& b) noexcept {
-  return std::equal(a.launches.begin(), a.launches.end(), b.launches.begin(), b.launches.end(),
-                    [](const auto& x, const auto& y) { return x.signature == y.signature && x.stream == y.stream; }) &&
-         a.operands == b.operands &&
-         std::equal(a.extents.begin(), a.extents.end(), b.extents.begin(), b.extents.end(),
-                    [](const auto& x, const auto& y) { return x.id == y.id && x.bytes == y.bytes; });
-}
-
 }  // namespace
 
 void Pilot::allocated(policy::ExtentId extent, std::uint64_t base, std::uint64_t bytes, std::uint64_t context) {
@@ -47,12 +39,12 @@ bool Pilot::iteration_completed(std::uint64_t launches, double confidence, std::
       is_following_ || request_ || is_planning_ || !uvm::Progress::is_supported(driver_)) {
     return false;
   }
-  if (iterations_to_skip_ > 0) {
+  if (iterations_to_skip_ > 0 && launches == declined_launches_) {
     --iterations_to_skip_;
     return false;
   }
   std::optional<policy::Iteration> iteration = recorder_.last_iteration();
-  if (!iteration || (plan_ != nullptr && are_alike(*plan_->iteration, *iteration))) return false;
+  if (!iteration || book_.find(*iteration) != nullptr) return false;
   request_ = Request{std::make_shared<const policy::Iteration>(std::move(*iteration)), {}, budget_bytes};
   return true;
 }
@@ -73,39 +65,24 @@ Pilot::Clearance Pilot::enqueue(const policy::Launch& launch, CUstream stream,
   clearance.fetched_bytes = fetched_.bytes - std::exchange(told_.fetched_bytes, fetched_.bytes);
   clearance.written_back_bytes = written_back_.bytes - std::exchange(told_.written_back_bytes, written_back_.bytes);
   if (launch.stream < streams_.size()) streams_[launch.stream].store(stream, std::memory_order_relaxed);
-  const auto may_take_off = [&] {
-    return plan_ != nullptr && !is_shut_.load(std::memory_order_relaxed) &&
-           policy::PlanFollower::may_begin(*plan_, launch, extents_);
-  };
   if (!is_following_) {
     clearance.has_ended = std::exchange(must_resync_, false);
-    if (!may_take_off()) return clearance;
-    if (starts_to_skip_ > 0) {
-      --starts_to_skip_;
-      return clearance;
-    }
-    take_off(plan_, is_resident, clearance);
-  } else if (flights_.back().follower->is_between_iterations() && &flights_.back().follower->plan() != plan_.get() &&
-             may_take_off()) {
-    land(clearance);
-    take_off(plan_, is_resident, clearance);
-    flights_.back().continues = true;
+    if (is_shut_.load(std::memory_order_relaxed)) return clearance;
+    const auto entry = book_.enter(launch, extents_);
+    if (!entry) return clearance;
+    take_off(std::make_shared<policy::PlanFollower>(entry->page->plan, next_step_, extents_), *entry->page, is_resident,
+             clearance);
+  } else if (flights_.back().follower->is_between_iterations()) {
+    renew(launch, is_resident, clearance);
   }
 
-  Flight& flight = flights_.back();
-  const policy::PlanFollower::Enqueued enqueued = flight.follower->enqueue(launch, extents_);
+  policy::PlanFollower::Enqueued enqueued = flights_.back().follower->enqueue(launch, extents_);
+  if (enqueued.match != Match::Expected && branch(launch, is_resident, clearance))
+    enqueued = flights_.back().follower->enqueue(launch, extents_);
+  const Flight& flight = flights_.back();
   clearance.is_planned = enqueued.match != Match::Diverged;
   clearance.is_certain = enqueued.is_settled;
-  if (enqueued.match == Match::Diverged) {
-    ++totals_.divergences;
-    const bool was_short =
-        flight.follower->followed_launches() < 2 * flight.follower->plan().iteration->launches.size();
-    short_flights_ = was_short ? std::min(short_flights_ + 1, kMostBackOff) : 0;
-    starts_to_skip_ = was_short ? (1U << short_flights_) - 1 : 0;
-    believe();
-    land(clearance);
-    clearance.has_ended = true;
-  }
+  if (enqueued.match == Match::Diverged) diverge(clearance);
   if (enqueued.match != Match::Expected) return clearance;
   ++totals_.planned_launches;
   if (enqueued.begins_step && enqueued.step > flight.first_step && reported_ < enqueued.step) {
@@ -122,20 +99,60 @@ Pilot::Clearance Pilot::enqueue(const policy::Launch& launch, CUstream stream,
   return clearance;
 }
 
-void Pilot::take_off(const std::shared_ptr<const policy::LearnedPlan>& plan,
+// Goes on with a better plan of the same iteration, where there is one.
+void Pilot::renew(const policy::Launch& launch, const std::function<bool(policy::ExtentId)>& is_resident,
+                  Clearance& clearance) {
+  const policy::LearnedPlan& plan = flights_.back().follower->plan();
+  policy::PlanBook::Page* page = book_.find(*plan.iteration);
+  if (page == nullptr || page->plan.get() == &plan || is_shut_.load(std::memory_order_relaxed)) return;
+  if (policy::PlanFollower::mismatch(*page->plan, 0, launch, extents_) != policy::PlanFollower::Mismatch::None) return;
+  land(clearance);
+  take_off(std::make_shared<policy::PlanFollower>(page->plan, next_step_, extents_, 0, *flights_.back().follower),
+           *page, is_resident, clearance);
+  flights_.back().continues = true;
+}
+
+// Goes on with another plan, at the launch that the one so far does not expect.
+bool Pilot::branch(const policy::Launch& launch, const std::function<bool(policy::ExtentId)>& is_resident,
+                   Clearance& clearance) {
+  const std::shared_ptr<policy::PlanFollower> from = flights_.back().follower;
+  if (is_shut_.load(std::memory_order_relaxed)) return false;
+  const auto entry = book_.branch(*from, launch, extents_);
+  if (!entry) return false;
+  book_.note_end(from->plan(), from->followed_launches(), from->plan().iteration->launches.size());
+  land(clearance);
+  take_off(std::make_shared<policy::PlanFollower>(entry->page->plan, next_step_, extents_, entry->position, *from),
+           *entry->page, is_resident, clearance);
+  flights_.back().continues = flights_.back().is_branch = true;
+  return true;
+}
+
+void Pilot::diverge(Clearance& clearance) {
+  ++totals_.divergences;
+  const policy::PlanFollower& follower = *flights_.back().follower;
+  book_.note_end(follower.plan(), follower.followed_launches(), 2 * follower.plan().iteration->launches.size());
+  believe();
+  land(clearance);
+  clearance.has_ended = true;
+}
+
+void Pilot::take_off(std::shared_ptr<policy::PlanFollower> follower, policy::PlanBook::Page& page,
                      const std::function<bool(policy::ExtentId)>& is_resident, Clearance& clearance) {
-  Flight flight{std::make_shared<policy::PlanFollower>(plan, next_step_, extents_), {}, next_step_, 0};
-  for (const std::uint8_t streams : plan->steps.streams) flight.streams |= streams;
-  is_in_plan_.assign(extents_.size(), false);
-  for (const policy::Iteration::Extent& extent : plan->iteration->extents) {
-    if (extent.id != policy::kNoExtent) is_in_plan_[extent.id] = true;
+  const policy::LearnedPlan& plan = *page.plan;
+  book_.note_use(page);
+  Flight flight{std::move(follower), {}, next_step_, 0};
+  for (const std::uint8_t streams : plan.steps.streams) flight.streams |= streams;
+  clearance.has_begun = flights_.empty();
+  if (clearance.has_begun) is_in_plan_.clear();
+  is_in_plan_.resize(extents_.size());
+  for (const policy::Iteration::Extent& extent : plan.iteration->extents) {
+    if (extent.id < is_in_plan_.size()) is_in_plan_[extent.id] = true;
   }
   for (policy::ExtentId id = 0; id < extents_.size(); ++id) {
     if (extents_[id].bytes != 0 && is_resident(id)) flight.resident.push_back({extents_[id].base, extents_[id].bytes});
   }
   std::sort(flight.resident.begin(), flight.resident.end(),
             [](const policy::Range& a, const policy::Range& b) { return a.base < b.base; });
-  clearance.has_begun = flights_.empty();
   // Everything before is over when the streams have come here.
   clearance.reports |= flight.streams;
   clearance.reported = reported_ = next_step_;
@@ -172,7 +189,7 @@ bool Pilot::is_in_plan(policy::ExtentId extent) const {
 
 std::uint64_t Pilot::planned_launches() const {
   const std::lock_guard lock(mutex_);
-  return plan_ == nullptr ? 0 : plan_->iteration->launches.size();
+  return flights_.empty() ? 0 : flights_.back().follower->plan().iteration->launches.size();
 }
 
 bool Pilot::is_of(std::uint64_t context) const {

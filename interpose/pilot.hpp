@@ -25,6 +25,7 @@
 
 #include "policy/learned_plan.hpp"
 #include "policy/pattern_recorder.hpp"
+#include "policy/plan_book.hpp"
 #include "policy/plan_follower.hpp"
 #include "uvm/driver_api.hpp"
 #include "uvm/migration_lane.hpp"
@@ -102,14 +103,13 @@ class Pilot {
   [[nodiscard]] PilotTotals totals() const;
 
  private:
-  static constexpr std::uint32_t kMostBackOff = 10;  // as a power of two
-
   struct Flight {
     std::shared_ptr<policy::PlanFollower> follower;
     std::vector<policy::Range> resident;  // when it begins
     std::uint64_t first_step;
     std::uint8_t streams;    // that take part
     bool continues = false;  // where the flight before it ends, without a launch between them
+    bool is_branch = false;  // with another plan
   };
   struct Request {
     std::shared_ptr<const policy::Iteration> iteration;
@@ -147,8 +147,13 @@ class Pilot {
   [[nodiscard]] bool wish_better_plan(const Flight& flight);
   [[nodiscard]] bool is_stuck(std::uint64_t now_ns);
   [[nodiscard]] std::shared_ptr<policy::PlanFollower> current() const;
-  void take_off(const std::shared_ptr<const policy::LearnedPlan>& plan,
+  void take_off(std::shared_ptr<policy::PlanFollower> follower, policy::PlanBook::Page& page,
                 const std::function<bool(policy::ExtentId)>& is_resident, Clearance& clearance);
+  void renew(const policy::Launch& launch, const std::function<bool(policy::ExtentId)>& is_resident,
+             Clearance& clearance);
+  [[nodiscard]] bool branch(const policy::Launch& launch, const std::function<bool(policy::ExtentId)>& is_resident,
+                            Clearance& clearance);
+  void diverge(Clearance& clearance);
   void land(Clearance& clearance);
   void believe();
   void judge(CUresult result);
@@ -181,25 +186,23 @@ class Pilot {
   std::uint64_t budget_bytes_ = 0;
   std::optional<Request> request_;
   bool is_planning_ = false;
-  std::shared_ptr<const policy::LearnedPlan> plan_;
-  std::uint32_t refinements_ = 0;  // of plan_, by what was measured
-  std::deque<Flight> flights_;     // the first is what the device does, the last what the program enqueues
-  bool is_following_ = false;      // the program is in the last one
-  std::uint64_t next_step_ = 1;    // the first that no flight has; words begin as 0
+  policy::PlanBook book_;
+  std::deque<Flight> flights_;   // the first is what the device does, the last what the program enqueues
+  bool is_following_ = false;    // the program is in the last one
+  std::uint64_t next_step_ = 1;  // the first that no flight has; words begin as 0
   std::uint64_t opened_ = 0;
   std::vector<policy::Range> believed_;  // on the device when the program turned away
   bool must_resync_ = false;             // the engine has not heard of that yet
   std::uint64_t reported_ = 0;
-  std::uint32_t short_flights_ = 0;  // in a row
-  std::uint32_t starts_to_skip_ = 0;
   bool is_fetcher_idle_ = false;
   bool is_writer_idle_ = false;
   Traffic fetched_;
   Traffic written_back_;
   PilotTotals totals_;
-  PilotTotals told_;              // bytes that clearances have told of
-  std::vector<bool> is_in_plan_;  // by ExtentId
-  std::uint32_t declined_ = 0;    // iterations in a row for which there was no plan
+  PilotTotals told_;                     // bytes that clearances have told of
+  std::vector<bool> is_in_plan_;         // by ExtentId: of the plans followed since the program was last without
+  std::uint64_t declined_launches_ = 0;  // of the iteration for which there was no plan
+  std::uint32_t declined_ = 0;           // so often in a row
   std::uint32_t iterations_to_skip_ = 0;
   // The device stands still at a closed gate since then, in a state that these sum up.
   std::uint64_t stuck_since_ns_ = 0;

@@ -27,6 +27,7 @@ constexpr std::uint64_t kLeastMeasuredBytes = std::uint64_t{64} << 20;
 constexpr double kDriftToRefine = 0.03;
 constexpr double kDriftLater = 0.25;
 constexpr std::uint32_t kMostRefinements = 3;
+constexpr std::uint32_t kMostBackOff = 10;  // as a power of two
 
 double drift(std::span<const std::uint64_t> now, std::span<const std::uint64_t> before) noexcept {
   double difference = 0, sum = 0;
@@ -77,7 +78,8 @@ void Pilot::plan() {
     is_planning_ = false;
     totals_.plan_ns += static_cast<std::uint64_t>(std::chrono::nanoseconds(spent).count());
     if (made == nullptr) {
-      declined_ = std::min(declined_ + 1, kMostBackOff);
+      const std::uint64_t launches = request->iteration->launches.size();
+      declined_ = launches == std::exchange(declined_launches_, launches) ? std::min(declined_ + 1, kMostBackOff) : 1;
       iterations_to_skip_ = (1U << declined_) - 1;
       continue;
     }
@@ -87,11 +89,12 @@ void Pilot::plan() {
                          static_cast<double>(made->plan.cost.iteration_ns) / 1e6,
                          static_cast<double>(made->map.compute_ns()) / 1e6, made->plan.evaluations);
     });
-    declined_ = 0;
+    declined_launches_ = 0;
     ++totals_.plans;
     totals_.plan_evaluations += made->plan.evaluations;
-    refinements_ = request->durations_ns.empty() ? 0 : refinements_ + 1;
-    plan_ = std::move(made);
+    const bool is_refined = !request->durations_ns.empty();
+    policy::PlanBook::Page& page = book_.keep(std::move(made));
+    page.refinements = is_refined ? page.refinements + 1 : 0;
     is_engaged_.store(true, std::memory_order_release);
   }
 }
@@ -109,10 +112,13 @@ policy::CostModel Pilot::cost_model() const {
 
 bool Pilot::wish_better_plan(const Flight& flight) {
   std::vector<std::uint64_t> measured_ns = flight.follower->take_measured_durations();
-  if (measured_ns.empty() || plan_.get() != &flight.follower->plan() || request_ || is_planning_) return false;
-  const double tolerance = refinements_ < kMostRefinements ? kDriftToRefine : kDriftLater;
-  if (drift(measured_ns, plan_->durations_ns) < tolerance && budget_bytes_ == plan_->capacity_bytes) return false;
-  request_ = Request{plan_->iteration, std::move(measured_ns), budget_bytes_};
+  if (measured_ns.empty() || request_ || is_planning_) return false;
+  const policy::LearnedPlan& plan = flight.follower->plan();
+  const policy::PlanBook::Page* page = book_.find(*plan.iteration);
+  if (page == nullptr || page->plan.get() != &plan) return false;
+  const double tolerance = page->refinements < kMostRefinements ? kDriftToRefine : kDriftLater;
+  if (drift(measured_ns, plan.durations_ns) < tolerance && budget_bytes_ == plan.capacity_bytes) return false;
+  request_ = Request{plan.iteration, std::move(measured_ns), budget_bytes_};
   return true;
 }
 

@@ -63,7 +63,7 @@ Pilot::Progressed Pilot::follow_progress(const uvm::Progress::Words& words) {
     policy::PlanFollower& follower = *flight.follower;
     if (!follower.has_begun()) {
       if (!has_reached(flight, words)) break;
-      follower.begin(flight.resident, now_ns);
+      follower.begin(flight.resident, flight.is_branch, now_ns);
       progressed.has_changed = true;
     }
     const std::uint64_t end = steps_finished(flight, words);
@@ -126,11 +126,11 @@ void Pilot::abandon() noexcept {
   next_step_ = std::max({next_step_, flights_.back().follower->enqueued_end(), opened_});
   opened_ = next_step_;
   progress_.open(opened_);
+  const policy::LearnedPlan& plan = flights_.back().follower->plan();
+  book_.note_end(plan, 0, plan.iteration->launches.size());
   flights_.clear();
   must_resync_ |= std::exchange(is_following_, false);
   ++totals_.divergences;
-  short_flights_ = std::min(short_flights_ + 1, kMostBackOff);
-  starts_to_skip_ = (1U << short_flights_) - 1;
 }
 
 Pilot::Rings Pilot::spread(bool has_changed) {

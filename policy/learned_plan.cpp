@@ -82,6 +82,14 @@ AccessPattern pattern_of(const Iteration& iteration, const Steps& steps, std::sp
   return pattern;
 }
 
+std::size_t LearnedPlan::memory_bytes() const noexcept {
+  const auto bytes = [](const auto&... vectors) { return ((vectors.capacity() * sizeof(vectors[0])) + ...); };
+  return bytes(iteration->launches, iteration->operands, iteration->extents, durations_ns, steps.first_launch,
+               steps.step_of_launch, steps.streams, plan.schedule.is_away, plan.schedule.preclean_ticks,
+               plan.schedule.base_bytes) +
+         map.memory_bytes();
+}
+
 std::shared_ptr<const LearnedPlan> make_learned_plan(std::shared_ptr<const Iteration> iteration,
                                                      std::vector<std::uint64_t> durations_ns, const CostModel& cost,
                                                      std::uint64_t capacity_bytes) {

@@ -53,6 +53,8 @@ struct LearnedPlan {
   Steps steps;
   PieceMap map;  // its launches are the steps
   Plan plan;
+
+  [[nodiscard]] std::size_t memory_bytes() const noexcept;
 };
 
 // Nothing when there is nothing to plan - the iteration fits - or no plan is possible: one step touches more than the

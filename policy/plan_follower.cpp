@@ -1,6 +1,7 @@
 #include "policy/plan_follower.hpp"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 namespace hmshim::policy {
@@ -8,23 +9,6 @@ namespace {
 
 bool is_live(std::span<const LiveExtent> extents, ExtentId id) noexcept {
   return id < extents.size() && extents[id].bytes != 0;
-}
-
-// Names the same kernel and extents of the same sizes, those that persist by id.
-bool matches(const LearnedPlan& plan, LaunchIndex k, const Launch& event, std::span<const LiveExtent> extents) {
-  const Iteration& iteration = *plan.iteration;
-  if (event.signature != iteration.launches[k].signature || event.stream != iteration.launches[k].stream) return false;
-  const auto operands = iteration.operands_of(k);
-  std::size_t i = 0;
-  for (const ExtentId id : event.touched) {
-    if (!is_live(extents, id)) continue;
-    if (i == operands.size()) return false;
-    const PatternExtent extent = operands[i++];
-    if (extent == kUnplanned) continue;
-    const Iteration::Extent& expected = iteration.extents[extent];
-    if (extents[id].bytes != expected.bytes || (expected.born == kPersistent && id != expected.id)) return false;
-  }
-  return i == operands.size();
 }
 
 }  // namespace
@@ -43,11 +27,14 @@ bool covers(std::span<const Range> ranges, const Range& wanted) noexcept {
 }
 
 PlanFollower::PlanFollower(std::shared_ptr<const LearnedPlan> plan, Tick first_step,
-                           std::span<const LiveExtent> extents)
+                           std::span<const LiveExtent> extents, LaunchIndex position)
     : plan_(std::move(plan)),
-      first_step_(first_step),
+      first_tick_(plan_->steps.step_of_launch[position]),
+      first_step_(first_step - first_tick_),
+      position_(position),
       enqueued_end_(first_step),
       lives_(plan_->iteration->extents.size()),
+      opened_(first_tick_),
       opened_ns_(plan_->steps.count()),
       measured_ns_(plan_->steps.count()) {
   is_planned_.resize(extents.size());
@@ -60,12 +47,40 @@ PlanFollower::PlanFollower(std::shared_ptr<const LearnedPlan> plan, Tick first_s
   }
 }
 
-bool PlanFollower::may_begin(const LearnedPlan& plan, const Launch& launch, std::span<const LiveExtent> extents) {
-  return matches(plan, 0, launch, extents);
+PlanFollower::PlanFollower(std::shared_ptr<const LearnedPlan> plan, Tick first_step,
+                           std::span<const LiveExtent> extents, LaunchIndex position, const PlanFollower& before)
+    : PlanFollower(std::move(plan), first_step, extents, position) {
+  is_disturbed_ = before.is_disturbed_;
+  const Iteration& iteration = *plan_->iteration;
+  const std::size_t known = position < iteration.launches.size() ? iteration.launches[position].first_operand : 0;
+  for (std::size_t x = 0; x < known; ++x) {
+    const PatternExtent extent = iteration.operands[x], same = before.plan_->iteration->operands[x];
+    if (extent == kUnplanned || same == kUnplanned || before.lives_[same].empty()) continue;
+    if (iteration.extents[extent].born != kPersistent) lives_[extent].assign(1, {0, before.lives_[same].back().base});
+  }
+}
+
+PlanFollower::Mismatch PlanFollower::mismatch(const LearnedPlan& plan, LaunchIndex position, const Launch& launch,
+                                              std::span<const LiveExtent> extents) {
+  const Iteration& iteration = *plan.iteration;
+  if (launch.signature != iteration.launches[position].signature) return Mismatch::Kernel;
+  if (launch.stream != iteration.launches[position].stream) return Mismatch::Stream;
+  const auto operands = iteration.operands_of(position);
+  std::size_t i = 0;
+  for (const ExtentId id : launch.touched) {
+    if (!is_live(extents, id)) continue;
+    if (i == operands.size()) return Mismatch::Count;
+    const PatternExtent extent = operands[i++];
+    if (extent == kUnplanned) continue;
+    const Iteration::Extent& expected = iteration.extents[extent];
+    if (extents[id].bytes != expected.bytes) return Mismatch::Size;
+    if (expected.born == kPersistent && id != expected.id) return Mismatch::Extent;
+  }
+  return i == operands.size() ? Mismatch::None : Mismatch::Count;
 }
 
 PlanFollower::Enqueued PlanFollower::enqueue(const Launch& launch, std::span<const LiveExtent> extents) {
-  if (!matches(*plan_, position_, launch, extents) || !continues_lives(launch, extents)) {
+  if (mismatch(*plan_, position_, launch, extents) != Mismatch::None || !continues_lives(launch, extents)) {
     return {judge_foreign(launch, extents)};
   }
   foreign_launches_ = 0;
@@ -76,12 +91,10 @@ PlanFollower::Enqueued PlanFollower::enqueue(const Launch& launch, std::span<con
   const Tick tick = round_ * steps.count() + step;
   Enqueued enqueued{.match = Match::Expected,
                     .step = first_step_ + tick,
-                    .is_settled = ++settled_launches_ > plan_->iteration->launches.size(),
+                    .is_settled = !is_disturbed_ && ++settled_launches_ > plan_->iteration->launches.size(),
                     .begins_step = steps.first_launch[step] == position_};
-  if (enqueued.begins_step) {
-    streams_begun_ = 0;
-    enqueued_end_ = enqueued.step + 1;
-  }
+  if (enqueued.begins_step) streams_begun_ = 0;
+  enqueued_end_ = enqueued.step + 1;
   const auto stream = static_cast<std::uint8_t>(1U << launch.stream);
   enqueued.begins_stream = (streams_begun_ & stream) == 0;
   streams_begun_ |= stream;
@@ -94,6 +107,7 @@ PlanFollower::Enqueued PlanFollower::enqueue(const Launch& launch, std::span<con
 }
 
 PlanFollower::Match PlanFollower::judge_foreign(const Launch& launch, std::span<const LiveExtent> extents) {
+  is_disturbed_ |= !launch.touched.empty();
   for (const ExtentId id : launch.touched) {
     const bool is_planned = id < is_planned_.size() && is_planned_[id];
     if (is_live(extents, id) && !is_planned) foreign_bytes_ += extents[id].bytes;
@@ -152,7 +166,7 @@ std::optional<Range> PlanFollower::range_of(PieceIndex index, Tick tick) const {
   return Range{life->base + piece.offset_bytes, piece.bytes};
 }
 
-void PlanFollower::begin(std::span<const Range> on_device, std::uint64_t now_ns) {
+void PlanFollower::begin(std::span<const Range> on_device, bool evicts_rest, std::uint64_t now_ns) {
   const PieceMap& map = plan_->map;
   std::vector<bool> is_on_device(map.pieces().size());
   for (PieceIndex piece = 0; piece < is_on_device.size(); ++piece) {
@@ -160,9 +174,34 @@ void PlanFollower::begin(std::span<const Range> on_device, std::uint64_t now_ns)
     // What was born in the round before has just been used.
     is_on_device[piece] = range ? covers(on_device, *range) : !map.pieces()[piece].is_persistent;
   }
-  executor_.emplace(map, plan_->plan.schedule, plan_->cost, plan_->capacity_bytes, is_on_device);
+  executor_.emplace(map, plan_->plan.schedule, plan_->cost, plan_->capacity_bytes, is_on_device,
+                    static_cast<LaunchIndex>(first_tick_));
+  if (evicts_rest) {
+    for (const Range& range : strangers(on_device)) {
+      executor_->occupy(range.bytes);
+      strangers_.push_back(range);
+    }
+  }
   finished_ns_ = now_ns;
   advance(now_ns);
+}
+
+// Whole ranges only: what the plan knows a part of is the plan's.
+std::vector<Range> PlanFollower::strangers(std::span<const Range> on_device) const {
+  std::vector<Range> known;
+  for (PatternExtent extent = 0; extent < lives_.size(); ++extent) {
+    if (!lives_[extent].empty()) known.push_back({lives_[extent].back().base, plan_->iteration->extents[extent].bytes});
+  }
+  std::sort(known.begin(), known.end(), [](const Range& a, const Range& b) { return a.base < b.base; });
+  std::vector<Range> strangers;
+  for (const Range& range : on_device) {
+    const auto after = std::upper_bound(known.begin(), known.end(), range.base,
+                                        [](std::uint64_t base, const Range& other) { return base < other.base; });
+    const bool reaches_in = after != known.begin() && std::prev(after)->base + std::prev(after)->bytes > range.base;
+    const bool reaches_out = after != known.end() && after->base < range.base + range.bytes;
+    if (!reaches_in && !reaches_out) strangers.push_back(range);
+  }
+  return strangers;
 }
 
 bool PlanFollower::finish(Tick end, std::uint64_t now_ns) {
@@ -195,7 +234,7 @@ void PlanFollower::measure(Tick first, Tick end, std::uint64_t now_ns) {
     measured_ns_[step] =
         static_cast<std::uint64_t>(static_cast<double>(total_ns) * static_cast<double>(plan_->map.duration_ns(step)) /
                                    static_cast<double>(expected_ns));
-    has_measured_ |= step + 1 == n;
+    has_measured_ |= step + 1 == n && tick - first_tick_ + 1 >= n;
   }
   finished_ns_ = now_ns;
 }
@@ -290,6 +329,11 @@ void PlanFollower::fetch_finished(std::uint64_t now_ns) {
 
 std::optional<Range> PlanFollower::start_writeback(std::uint64_t now_ns) {
   if (!executor_) return std::nullopt;
+  if (!strangers_.empty()) {
+    leaving_stranger_ = strangers_.front();
+    strangers_.pop_front();
+    return leaving_stranger_;
+  }
   while (const auto piece = executor_->start_writeback()) {
     if (const auto range = range_of(*piece, executor_->tick())) return range;
     executor_->writeback_finished();
@@ -299,7 +343,12 @@ std::optional<Range> PlanFollower::start_writeback(std::uint64_t now_ns) {
 }
 
 void PlanFollower::writeback_finished(std::uint64_t now_ns) {
-  executor_->writeback_finished();
+  if (leaving_stranger_) {
+    executor_->vacate(leaving_stranger_->bytes);
+    leaving_stranger_.reset();
+  } else {
+    executor_->writeback_finished();
+  }
   advance(now_ns);
 }
 
@@ -309,6 +358,7 @@ std::vector<Range> PlanFollower::on_device() const {
     const auto range = executor_->is_on_device(piece) ? range_of(piece, executor_->tick()) : std::nullopt;
     if (range) ranges.push_back(*range);
   }
+  ranges.insert(ranges.end(), strangers_.begin(), strangers_.end());
   std::sort(ranges.begin(), ranges.end(), [](const Range& a, const Range& b) { return a.base < b.base; });
   return ranges;
 }

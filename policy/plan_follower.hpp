@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <span>
@@ -39,8 +40,13 @@ struct Fetch {
 
 class PlanFollower {
  public:
-  // The program is about to enqueue step `first_step`, the plan's first. `extents` is indexed by ExtentId.
-  PlanFollower(std::shared_ptr<const LearnedPlan> plan, Tick first_step, std::span<const LiveExtent> extents);
+  // The program is about to enqueue the plan's launch `position`, which makes step `first_step`. `extents` is indexed
+  // by ExtentId.
+  PlanFollower(std::shared_ptr<const LearnedPlan> plan, Tick first_step, std::span<const LiveExtent> extents,
+               LaunchIndex position = 0);
+  // After the launches before `position`, which are the same in the plan that the program has followed so far.
+  PlanFollower(std::shared_ptr<const LearnedPlan> plan, Tick first_step, std::span<const LiveExtent> extents,
+               LaunchIndex position, const PlanFollower& before);
 
   // ---- what the program enqueues
 
@@ -49,16 +55,24 @@ class PlanFollower {
     Foreign,   // not in the plan, which goes on after it: a logged value, a copy of an input
     Diverged,  // the program does something else now
   };
+  enum class Mismatch : std::uint8_t {
+    None,
+    Kernel,  // or its shape
+    Stream,
+    Count,   // of extents
+    Size,    // of one of them
+    Extent,  // another one
+  };
   struct Enqueued {
     Match match;
     Tick step = 0;               // that the launch belongs to; what follows is about this launch
-    bool is_settled = false;     // for a whole iteration nothing else has been enqueued
+    bool is_settled = false;     // for a whole iteration data has been where the plan has it
     bool begins_step = false;    // the step before it is complete
     bool begins_stream = false;  // its stream's first of the step: must not run before opened() > step
   };
-  // True if the launch may be the first of the plan's iteration.
-  [[nodiscard]] static bool may_begin(const LearnedPlan& plan, const Launch& launch,
-                                      std::span<const LiveExtent> extents);
+  // Where the launch is not the plan's launch `position`: what it does not do as expected.
+  [[nodiscard]] static Mismatch mismatch(const LearnedPlan& plan, LaunchIndex position, const Launch& launch,
+                                         std::span<const LiveExtent> extents);
   Enqueued enqueue(const Launch& launch, std::span<const LiveExtent> extents);
   // Nothing more will be enqueued: the end is after the step under way, or before it when it has not begun.
   void end();
@@ -67,6 +81,8 @@ class PlanFollower {
     return plan_->steps.first_launch[plan_->steps.step_of_launch[position_]] == position_;
   }
   [[nodiscard]] bool is_between_iterations() const noexcept { return position_ == 0; }
+  [[nodiscard]] LaunchIndex position() const noexcept { return position_; }  // of the launch that is expected next
+  [[nodiscard]] bool has_gone_round() const noexcept { return round_ > 0; }
   // Launches enqueued as expected, over all iterations.
   [[nodiscard]] std::uint64_t followed_launches() const noexcept { return followed_launches_; }
   // Streams that take part in a step, bit i for stream i.
@@ -74,14 +90,17 @@ class PlanFollower {
 
   // ---- what the device does
 
-  // The device has come to the first step, with these ranges resident (sorted, not overlapping).
-  void begin(std::span<const Range> on_device, std::uint64_t now_ns);
+  // The device has come to the first step, with these ranges resident (sorted, not overlapping). `evicts_rest`: those
+  // that the plan does not know are in its way, and are written back first.
+  void begin(std::span<const Range> on_device, bool evicts_rest, std::uint64_t now_ns);
   // Opens what can be opened. The other calls do so too; this one is for after enqueue() and end().
   void advance(std::uint64_t now_ns);
   [[nodiscard]] bool has_begun() const noexcept { return executor_.has_value(); }
   // Steps before `end` have ended. False when they should not even have begun: the plan is not what happens.
   [[nodiscard]] bool finish(Tick end, std::uint64_t now_ns);
-  [[nodiscard]] Tick finished_end() const noexcept { return first_step_ + (executor_ ? executor_->tick() : 0); }
+  [[nodiscard]] Tick finished_end() const noexcept {
+    return first_step_ + (executor_ ? executor_->tick() : first_tick_);
+  }
   [[nodiscard]] bool is_over() const noexcept { return has_ended_ && has_begun() && finished_end() == enqueued_end_; }
   // Steps before this one may run. It never falls.
   [[nodiscard]] Tick opened() const noexcept { return first_step_ + opened_; }
@@ -94,7 +113,7 @@ class PlanFollower {
 
   [[nodiscard]] std::uint64_t used_bytes() const noexcept { return executor_ ? executor_->used_bytes() : 0; }
   [[nodiscard]] std::uint64_t emergencies() const noexcept { return executor_ ? executor_->emergencies() : 0; }
-  // What of the plan's extents is on the device now, sorted.
+  // What of the plan's extents is on the device now, and what has not left yet, sorted.
   [[nodiscard]] std::vector<Range> on_device() const;
   [[nodiscard]] const LearnedPlan& plan() const noexcept { return *plan_; }
 
@@ -116,6 +135,7 @@ class PlanFollower {
   [[nodiscard]] LaunchIndex index(Tick step) const noexcept {
     return static_cast<LaunchIndex>((step - first_step_) % plan_->steps.count());
   }
+  [[nodiscard]] std::vector<Range> strangers(std::span<const Range> on_device) const;
   [[nodiscard]] const Life* life_of(PieceIndex piece, Tick tick) const;
   [[nodiscard]] std::optional<Range> range_of(PieceIndex piece, Tick tick) const;
   void bind(LaunchIndex launch, const Launch& event, std::span<const LiveExtent> extents, Tick tick);
@@ -128,7 +148,8 @@ class PlanFollower {
   void measure(Tick first, Tick end, std::uint64_t now_ns);
 
   std::shared_ptr<const LearnedPlan> plan_;
-  Tick first_step_;
+  Tick first_tick_;  // of the iteration's steps, the one that the program begins with
+  Tick first_step_;  // where tick 0 is: before all numbers, modulo 2^64, when the program began later
 
   LaunchIndex position_ = 0;  // the launch that is expected next
   Tick round_ = 0;
@@ -138,13 +159,18 @@ class PlanFollower {
   std::uint64_t foreign_bytes_ = 0;
   std::vector<bool> is_planned_;  // by ExtentId: persists in the plan
   std::uint64_t followed_launches_ = 0;
-  std::uint64_t settled_launches_ = 0;  // since the last foreign one
+  std::uint64_t settled_launches_ = 0;
+  // A foreign launch has named data: that came by a fault, and what the driver sent away for it shows only when it is
+  // missed, for which again something goes.
+  bool is_disturbed_ = false;
   bool has_ended_ = false;
   std::vector<std::vector<Life>> lives_;  // by extent of the plan, oldest first
 
   // Ticks of the executor: steps since first_step_.
   std::optional<ScheduleExecutor> executor_;
-  Tick opened_ = 0;
+  std::deque<Range> strangers_;  // resident and not in the plan, on their way to the host
+  std::optional<Range> leaving_stranger_;
+  Tick opened_;
   TouchIndex birth_cursor_ = 0;  // of step opened_: touches before it need no memory any more
   bool is_giving_memory_ = false;
 

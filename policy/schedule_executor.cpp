@@ -26,7 +26,8 @@ ScheduleExecutor::ScheduleExecutor(const PieceMap& map, const Schedule& schedule
     : ScheduleExecutor(map, schedule, cost, capacity_bytes, where_wanted(map, schedule)) {}
 
 ScheduleExecutor::ScheduleExecutor(const PieceMap& map, const Schedule& schedule, const CostModel& cost,
-                                   std::uint64_t capacity_bytes, const std::vector<bool>& is_on_device)
+                                   std::uint64_t capacity_bytes, const std::vector<bool>& is_on_device,
+                                   LaunchIndex first)
     : map_(map),
       schedule_(schedule),
       cost_(cost),
@@ -34,7 +35,8 @@ ScheduleExecutor::ScheduleExecutor(const PieceMap& map, const Schedule& schedule
       death_bytes_(map.launches(), 0),
       before_(map.touches().size()),
       states_(map.pieces().size()),
-      projection_(schedule.base_bytes) {
+      projection_(schedule.base_bytes),
+      tick_(first) {
   const LaunchIndex largest = map.largest_launch();
   if (map.touched_bytes(largest) > capacity_bytes) {
     throw std::invalid_argument("launch " + std::to_string(largest) + " touches " +
@@ -55,11 +57,14 @@ ScheduleExecutor::ScheduleExecutor(const PieceMap& map, const Schedule& schedule
     }
   }
   for (LaunchIndex k = 0; k < n; ++k) {
+    // Where the gap after this touch ends, if that is at `first` or later: launches from `first` on are the round
+    // before's.
+    const Tick round_ago = k < first ? 0 : n;
     for (TouchIndex t = map.touch_begin(k); t < map.touch_end(k); ++t) {
       const PieceTouch& touch = map.touches()[t];
-      if (k + touch.gap_ticks < n) continue;
+      if (k + touch.gap_ticks < first + round_ago) continue;
       State& state = states_[touch.piece];
-      state.next_tick = k + touch.gap_ticks - n;
+      state.next_tick = k + touch.gap_ticks - round_ago;
       if (is_on_device[touch.piece]) {
         state.place = Place::Device;
         used_bytes_ += bytes(touch.piece);
@@ -71,7 +76,7 @@ ScheduleExecutor::ScheduleExecutor(const PieceMap& map, const Schedule& schedule
       }
     }
   }
-  await(0);
+  await(first);
 }
 
 // A launch of the past says what it frees at its end; of those to come only the deaths are certain.
@@ -200,6 +205,16 @@ void ScheduleExecutor::relieve() {
     project(victim, -1);
     depart(victim);
   }
+}
+
+void ScheduleExecutor::occupy(std::uint64_t bytes) {
+  used_bytes_ += bytes;
+  departing_bytes_ += bytes;
+}
+
+void ScheduleExecutor::vacate(std::uint64_t bytes) {
+  used_bytes_ -= bytes;
+  departing_bytes_ -= bytes;
 }
 
 void ScheduleExecutor::project(PieceIndex piece, std::int64_t sign) {

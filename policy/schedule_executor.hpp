@@ -33,9 +33,10 @@ class ScheduleExecutor {
   // Begins before launch 0, with every piece where the schedule wants it then. Throws std::invalid_argument when a
   // launch touches more than the capacity.
   ScheduleExecutor(const PieceMap& map, const Schedule& schedule, const CostModel& cost, std::uint64_t capacity_bytes);
-  // The same where pieces may be elsewhere: those alive then are on the device as `is_on_device` says, by piece.
+  // The same where pieces may be elsewhere: those alive then are on the device as `is_on_device` says, by piece. Begins
+  // before launch `first`, which is also the first tick.
   ScheduleExecutor(const PieceMap& map, const Schedule& schedule, const CostModel& cost, std::uint64_t capacity_bytes,
-                   const std::vector<bool>& is_on_device);
+                   const std::vector<bool>& is_on_device, LaunchIndex first = 0);
 
   // The launch that runs or, when none runs, the one that waits.
   [[nodiscard]] Tick tick() const noexcept { return tick_; }
@@ -60,6 +61,10 @@ class ScheduleExecutor {
   [[nodiscard]] std::optional<PieceIndex> start_writeback();
   // True if the piece has left the device with it. It stays after a pre-clean copy, and if it has become needed.
   bool writeback_finished();
+
+  // Memory that others hold and are about to give back.
+  void occupy(std::uint64_t bytes);
+  void vacate(std::uint64_t bytes);
 
   // Pieces that left the device without a copy since the last call.
   [[nodiscard]] std::vector<PieceIndex> take_drops() { return std::exchange(drops_, {}); }

@@ -56,6 +56,13 @@ class PieceMap {
     return *std::max_element(live_bytes_.begin(), live_bytes_.end());
   }
   [[nodiscard]] std::uint64_t compute_ns() const noexcept { return start_ns_.back(); }
+  [[nodiscard]] std::size_t memory_bytes() const noexcept {
+    return pieces_.capacity() * sizeof(Piece) + touches_.capacity() * sizeof(PieceTouch) +
+           touch_begin_.capacity() * sizeof(TouchIndex) +
+           (durations_ns_.capacity() + start_ns_.capacity() + birth_bytes_.capacity() + touched_bytes_.capacity() +
+            live_bytes_.capacity()) *
+               sizeof(std::uint64_t);
+  }
   // Compute time from the start of launch `from` to the start of launch `to`, both absolute ticks, from <= to.
   [[nodiscard]] std::uint64_t compute_ns(Tick from, Tick to) const noexcept { return start_ns(to) - start_ns(from); }
 

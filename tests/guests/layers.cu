@@ -44,13 +44,19 @@ struct Options {
   int mib = 8;  // of each tensor
   int iterations = 6;
   int us = 400;            // of each kernel
+  int warm_up = 0;         // forward passes before the first iteration
+  int models = 1;          // which take turns
+  int turn = 1;            // iterations until the next model's turn
+  int accumulate = 1;      // forward and backward passes an update
   int evaluate_every = 0;  // iterations; 0: never
+  int evaluate_for = 1;    // forward passes
   int log_every = 0;
   int stop_at = 0;         // the iteration in which the program exits in the middle, without waiting
   int fork_every = 0;      // iterations in whose middle the program forks, as loaders of data do
   bool allocates = false;  // activations anew in every iteration
   bool times = false;
   bool shuffles = false;  // another order of layers in every iteration
+  bool grows = false;     // activations, with every iteration
 };
 
 Options parse(int argc, char** argv) {
@@ -62,14 +68,22 @@ Options parse(int argc, char** argv) {
                  {"--mib", &options.mib},
                  {"--iterations", &options.iterations},
                  {"--us", &options.us},
+                 {"--warm-up", &options.warm_up},
+                 {"--models", &options.models},
+                 {"--turn", &options.turn},
+                 {"--accumulate", &options.accumulate},
                  {"--evaluate-every", &options.evaluate_every},
+                 {"--evaluate-for", &options.evaluate_for},
                  {"--log-every", &options.log_every},
                  {"--stop-at", &options.stop_at},
                  {"--fork-every", &options.fork_every}};
   const struct {
     const char* name;
     bool* value;
-  } switches[] = {{"--allocates", &options.allocates}, {"--times", &options.times}, {"--shuffles", &options.shuffles}};
+  } switches[] = {{"--allocates", &options.allocates},
+                  {"--times", &options.times},
+                  {"--shuffles", &options.shuffles},
+                  {"--grows", &options.grows}};
   for (int i = 1; i < argc; ++i) {
     bool is_known = false;
     for (const auto& number : numbers) {
@@ -114,7 +128,7 @@ class Model {
 
   void forward() {
     for (std::size_t layer = 0; layer < weights_.size(); ++layer) {
-      if (options_.allocates) activations_[layer + 1] = tensor();
+      if (options_.allocates) activations_[layer + 1] = activation();
       layers_forward<<<grid(), kThreads>>>(activations_[layer + 1], activations_[layer], weights_[order_[layer]],
                                            count_, ns());
       CHECK(cudaGetLastError());
@@ -122,20 +136,23 @@ class Model {
   }
 
   void iterate(int iteration) {
-    if (options_.allocates) activations_[0] = tensor();
-    CHECK(cudaMemsetAsync(activations_[0], 0, bytes()));
-    CHECK(cudaMemsetAsync(gradient_, 1, bytes()));
+    iteration_ = iteration;
     if (options_.shuffles) shuffle(iteration);
-    forward();
-    if (iteration == options_.stop_at) std::exit(0);
-    if (options_.fork_every > 0 && iteration % options_.fork_every == 0) fork_child();
-    for (std::size_t layer = weights_.size(); layer-- > 0;) {
-      layers_backward<<<grid(), kThreads>>>(gradient_, activations_[layer + 1], weights_[order_[layer]],
-                                            weight_gradients_[order_[layer]], count_, ns());
-      CHECK(cudaGetLastError());
-      release(activations_[layer + 1]);
+    for (int pass = 0; pass < options_.accumulate; ++pass) {
+      if (options_.allocates) activations_[0] = activation();
+      CHECK(cudaMemsetAsync(activations_[0], 0, bytes()));
+      CHECK(cudaMemsetAsync(gradient_, 1, bytes()));
+      forward();
+      if (iteration == options_.stop_at) std::exit(0);
+      if (options_.fork_every > 0 && iteration % options_.fork_every == 0) fork_child();
+      for (std::size_t layer = weights_.size(); layer-- > 0;) {
+        layers_backward<<<grid(), kThreads>>>(gradient_, activations_[layer + 1], weights_[order_[layer]],
+                                              weight_gradients_[order_[layer]], count_, ns());
+        CHECK(cudaGetLastError());
+        release(activations_[layer + 1]);
+      }
+      release(activations_[0]);
     }
-    release(activations_[0]);
     for (std::size_t layer = 0; layer < weights_.size(); ++layer) {
       layers_update<<<grid(), kThreads>>>(weights_[layer], weight_gradients_[layer], count_, ns());
       CHECK(cudaGetLastError());
@@ -144,7 +161,7 @@ class Model {
 
   // The forward pass alone, on what the iteration before has left.
   void evaluate() {
-    if (options_.allocates) activations_[0] = tensor();
+    if (options_.allocates) activations_[0] = activation();
     forward();
     for (float*& activation : activations_) release(activation);
   }
@@ -183,6 +200,12 @@ class Model {
     CHECK(cudaMalloc(&data, bytes()));
     return data;
   }
+  float* activation() const {
+    float* data = nullptr;
+    const std::size_t mib = options_.grows ? static_cast<std::size_t>(iteration_) : 0;
+    CHECK(cudaMalloc(&data, bytes() + (mib << 20)));
+    return data;
+  }
   void release(float*& activation) const {
     if (!options_.allocates || activation == nullptr) return;
     CHECK(cudaFree(activation));
@@ -214,21 +237,27 @@ class Model {
   std::vector<float*> weights_, weight_gradients_, activations_;
   float* gradient_ = nullptr;
   std::vector<std::size_t> order_;
+  int iteration_ = 0;
 };
 
 }  // namespace
 
 int main(int argc, char** argv) {
   const Options options = parse(argc, argv);
-  Model model(options);
+  std::vector<Model> models;
+  for (int i = 0; i < options.models; ++i) models.emplace_back(options);
   std::vector<cudaEvent_t> ends(static_cast<std::size_t>(options.iterations) + 1);
   for (cudaEvent_t& end : ends) CHECK(cudaEventCreate(&end));
+  for (int pass = 0; pass < options.warm_up; ++pass) models[0].evaluate();
   CHECK(cudaEventRecord(ends[0]));
   for (int iteration = 1; iteration <= options.iterations; ++iteration) {
+    Model& model = models[static_cast<std::size_t>((iteration - 1) / options.turn % options.models)];
     model.iterate(iteration);
     CHECK(cudaEventRecord(ends[static_cast<std::size_t>(iteration)]));
     if (options.log_every > 0 && iteration % options.log_every == 0) std::printf("%g\n", model.log());
-    if (options.evaluate_every > 0 && iteration % options.evaluate_every == 0) model.evaluate();
+    if (options.evaluate_every > 0 && iteration % options.evaluate_every == 0) {
+      for (int pass = 0; pass < options.evaluate_for; ++pass) model.evaluate();
+    }
   }
   CHECK(cudaDeviceSynchronize());
   for (int iteration = 1; options.times && iteration <= options.iterations; ++iteration) {
@@ -237,6 +266,10 @@ int main(int argc, char** argv) {
     CHECK(cudaEventElapsedTime(&ms, ends[end - 1], ends[end]));
     std::printf("iteration %d ms %.3f\n", iteration, ms);
   }
-  if (options.times) std::printf("footprint %zu\n", model.footprint_bytes());
-  std::printf("weights %016llx\n", static_cast<unsigned long long>(model.checksum()));
+  if (options.times) {
+    std::size_t bytes = 0;
+    for (const Model& model : models) bytes += model.footprint_bytes();
+    std::printf("footprint %zu\n", bytes);
+  }
+  for (Model& model : models) std::printf("weights %016llx\n", static_cast<unsigned long long>(model.checksum()));
 }

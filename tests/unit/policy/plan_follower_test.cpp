@@ -135,7 +135,7 @@ struct Scene {
     std::vector<Range> resident;
     for (ExtentId id = 0; id < kLayers; ++id) resident.push_back({program.extents()[id].base, kBytes});
     for (const Range& range : resident) machine->put(range);
-    follower->begin(resident, 0);
+    follower->begin(resident, false, 0);
   }
   PlanFollower::Match enqueue(const Launch& launch) {
     const auto enqueued = follower->enqueue(launch, program.extents());
@@ -176,6 +176,55 @@ TEST(PlanFollower, a_steady_program_never_misses_data) {
     }
     EXPECT_GT(run.machine->fetched_bytes, 0U);
   }
+}
+
+// An evaluation is the first half of a training iteration; the program then goes on with the second half.
+TEST(PlanFollower, a_plan_can_be_entered_after_a_beginning_that_it_shares_with_another) {
+  for (const std::uint64_t launch_ns : {20'000U, 200'000U}) {
+    SCOPED_TRACE(launch_ns);
+    Scene run(launch_ns);
+    run.begin();
+    for (LaunchIndex position = 0; position < run.program.launches(); ++position) {
+      SCOPED_TRACE(position);
+      Tick step = run.follower->enqueued_end();
+      LaunchIndex at = 0;
+      run.program.iterate([&](const Launch& launch) {
+        if (at++ == position) {
+          step = run.follower->enqueued_end();
+          run.follower->end();
+          run.follower->advance(run.machine->now_ns());
+          run.machine->run(true);
+          ASSERT_TRUE(run.follower->is_over());
+          const auto resident = run.follower->on_device();
+          const std::uint64_t now_ns = run.machine->now_ns();
+          const PlanFollower before = std::move(*run.follower);
+          run.follower.emplace(run.plan, step, run.program.extents(), position, before);
+          run.follower->begin(resident, true, now_ns);
+        }
+        ASSERT_EQ(run.enqueue(launch), PlanFollower::Match::Expected);
+      });
+      run.machine->run(false);
+      if (HasFatalFailure()) return;
+    }
+    EXPECT_EQ(run.machine->missing_blocks, 0U);
+  }
+}
+
+TEST(PlanFollower, what_another_plan_has_left_on_the_device_is_written_back_before_it_is_in_the_way) {
+  Scene run(200'000);
+  run.follower.emplace(run.plan, 0, run.program.extents());
+  run.machine.emplace(*run.follower, run.launch_ns);
+  std::vector<Range> resident;
+  for (std::uint64_t i = 0; i < kCapacity / kBytes; ++i) resident.push_back({1 + i * kBytes, kBytes});
+  run.follower->begin(resident, true, 0);
+  EXPECT_EQ(run.follower->used_bytes(), kCapacity);
+  for (int round = 0; round < 2; ++round) {
+    run.program.iterate([&](const Launch& launch) { ASSERT_EQ(run.enqueue(launch), PlanFollower::Match::Expected); });
+    run.machine->run(false);
+    if (HasFatalFailure()) return;
+  }
+  EXPECT_GE(run.machine->written_back_bytes, kCapacity);
+  EXPECT_EQ(run.machine->missing_blocks, 0U);
 }
 
 TEST(PlanFollower, measures_how_long_launches_take) {
@@ -278,11 +327,20 @@ TEST(PlanFollower, random_launches_among_the_expected_ones_change_nothing_about_
 TEST(PlanFollower, begins_only_with_the_first_launch_and_the_extents_that_it_knows) {
   Scene run(20'000);
   int launches = 0;
-  run.program.iterate([&](const Launch& launch) {
-    EXPECT_EQ(PlanFollower::may_begin(*run.plan, launch, run.program.extents()), launches++ == 0);
-  });
+  const auto mismatch = [&](const Launch& launch) {
+    return PlanFollower::mismatch(*run.plan, 0, launch, run.program.extents());
+  };
+  run.program.iterate(
+      [&](const Launch& launch) { EXPECT_EQ(mismatch(launch) == PlanFollower::Mismatch::None, launches++ == 0); });
   Launch first{.tick = 0, .signature = 1, .time_ns = 0, .touched = {}};
-  EXPECT_FALSE(PlanFollower::may_begin(*run.plan, first, run.program.extents()));
+  EXPECT_EQ(mismatch(first), PlanFollower::Mismatch::Count);
+  const std::vector<ExtentId> other{1, 0};
+  first.touched = other;
+  EXPECT_EQ(mismatch(first), PlanFollower::Mismatch::Extent);
+  first.stream = 1;
+  EXPECT_EQ(mismatch(first), PlanFollower::Mismatch::Stream);
+  first.signature = 2;
+  EXPECT_EQ(mismatch(first), PlanFollower::Mismatch::Kernel);
 }
 
 }  // namespace
