@@ -234,8 +234,7 @@ Config parse(const char* const* environment) {
   Config config;
 #define OPTION(field, name, type, default_value, values, sentence)                                                    \
   parse_value(values, default_value, config.field);                                                                   \
-  if (const auto text = find(variables, name);                                                                        \
-      text && !text->empty() && !parse_value(values, *text, config.field)) {                                          \
+  if (const auto text = find(variables, name); text && !text->empty() && !parse_value(values, *text, config.field)) { \
     config.errors.push_back(                                                                                          \
         fmt::format("{}={} makes no sense: give {}; the policy stays off", name, quotable(*text), describe(values))); \
     parse_value(values, default_value, config.field);                                                                 \

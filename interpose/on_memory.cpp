@@ -33,12 +33,21 @@ std::optional<uvm::MemoryInfo> virtual_memory_info(CUdevice device) {
 // The books of an allocation that the driver has already made or taken back: nothing here may fail the guest's call.
 void note_allocated(Shim& shim, const uvm::Allocation& allocation) noexcept {
   contain([&] {
-    if (allocation.backing == uvm::Backing::Managed) {
-      shim.managed_allocations.add(allocation.backed_bytes);
-      shim.engines.allocated(allocation);
-    } else {
-      shim.device_allocations.add(allocation.backed_bytes);
-      shim.fit_budget(allocation.device);
+    switch (allocation.backing) {
+      case uvm::Backing::Managed:
+        shim.managed_allocations.add(allocation.backed_bytes);
+        shim.engines.allocated(allocation);
+        return;
+      case uvm::Backing::Device:
+        shim.device_allocations.add(allocation.backed_bytes);
+        shim.fit_budget(allocation.device);
+        return;
+      case uvm::Backing::Remote:  // no policy has a say in it
+        shim.managed_allocations.add(allocation.backed_bytes);
+        shim.bypasses.count(Bypass::remote_access, allocation.bytes);
+        return;
+      case uvm::Backing::ProgramManaged:
+        return;
     }
   });
 }
@@ -53,6 +62,9 @@ void note_departed(Shim& shim, const uvm::Allocation& allocation) noexcept {
       case uvm::Backing::Device:
         shim.device_allocations.remove(allocation.backed_bytes);
         shim.fit_budget(allocation.device);
+        return;
+      case uvm::Backing::Remote:
+        shim.managed_allocations.remove(allocation.backed_bytes);
         return;
       case uvm::Backing::ProgramManaged:
         return;
@@ -77,10 +89,13 @@ CUresult allocate(CUdeviceptr* address, std::size_t bytes, Pass&& pass) {
   }
   shim.report_device(owner->device);
   const bool is_excluded = shim.callers.is_excluded(InShim::caller());
-  const uvm::Backing backing =
-      is_excluded || bytes < shim.config.device_threshold ? uvm::Backing::Device : uvm::Backing::Managed;
-  if (backing == uvm::Backing::Managed) {
-    if (uvm::TensorPool* pool = shim.pools.current()) return shim.pools.allocate(*pool, address, bytes, std::nullopt);
+  uvm::Backing backing = uvm::Backing::Managed;
+  if (is_excluded || bytes < shim.config.device_threshold) {
+    backing = uvm::Backing::Device;
+  } else if (shim.exceeds_device(owner->device, bytes)) {
+    backing = uvm::Backing::Remote;
+  } else if (uvm::TensorPool* pool = shim.pools.current()) {
+    return shim.pools.allocate(*pool, address, bytes, std::nullopt);
   }
   uvm::Result<uvm::Allocation> allocation = shim.backing.allocate(bytes, owner->device, owner->context, backing);
   if (!allocation && allocation.error().code == CUDA_ERROR_OUT_OF_MEMORY) {

@@ -33,6 +33,7 @@ CUresult allocate(CUdeviceptr* address, size_t bytes, CUmemoryPool from, CUstrea
   // graph.
   if (shim.captures.are_running()) return pass(Bypass::allocation_in_capture);
   shim.report_device(device);
+  if (shim.exceeds_device(device, bytes)) return on_cuMemAlloc_v2(address, bytes);
   return shim.pools.allocate(*pool, address, bytes, stream);
 }
 

@@ -20,8 +20,8 @@ class OutputFile {
   [[nodiscard]] int open_append(const char* path) noexcept;
   // A descriptor of our own on what `descriptor` refers to now. 0 or the errno.
   [[nodiscard]] int duplicate(int descriptor) noexcept;
-  // 0, or the errno (EBADF: the guest has closed it, or it never was open) when not all of `text` could be written; then
-  // the file is closed: a half-written line is never continued by another.
+  // 0, or the errno (EBADF: the guest has closed it, or it never was open) when not all of `text` could be written;
+  // then the file is closed: a half-written line is never continued by another.
   int write(std::string_view text) noexcept;
   [[nodiscard]] bool is_open() const noexcept { return descriptor_ >= 0; }
   void close() noexcept;

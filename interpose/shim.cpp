@@ -198,6 +198,12 @@ uvm::Result<Owner> Shim::current_owner() const noexcept {
   return Owner{static_cast<std::uint16_t>(device), reinterpret_cast<std::uintptr_t>(context)};
 }
 
+bool Shim::exceeds_device(std::uint16_t ordinal, std::uint64_t bytes) const noexcept {
+  const Device& device = devices[ordinal];
+  return config.remote_access && device.capabilities.can_advise &&
+         bytes > (has_budget(config) ? device.budget_bytes : device.total_bytes);
+}
+
 bool Shim::can_manage(CUdevice device) const noexcept {
   const auto ordinal = static_cast<std::size_t>(device);
   return ordinal < devices.size() && devices[ordinal].capabilities.can_manage();
@@ -207,7 +213,11 @@ std::optional<uvm::Allocation> Shim::find_ours(CUdeviceptr address) const noexce
   // Most managed addresses are told without a lock.
   if (allocations.find(address).extent != policy::kNoExtent) return allocations.lookup(address);
   const uvm::TensorPool* pool = pools.holder(address);
-  const auto tensor = pool != nullptr ? pool->find(address) : std::nullopt;
+  if (pool == nullptr) {
+    const auto other = allocations.lookup(address);
+    return other && other->backing == uvm::Backing::Remote ? other : std::nullopt;
+  }
+  const auto tensor = pool->find(address);
   if (!tensor) return std::nullopt;
   return uvm::Allocation{.base = tensor->address,
                          .bytes = tensor->bytes,

@@ -97,6 +97,8 @@ class Shim {
 
   // Without a context this fails as an allocation itself would, with CUDA_ERROR_INVALID_CONTEXT.
   [[nodiscard]] uvm::Result<Owner> current_owner() const noexcept;
+  // No part of the device could hold it whole: it is served from the host.
+  [[nodiscard]] bool exceeds_device(std::uint16_t ordinal, std::uint64_t bytes) const noexcept;
   [[nodiscard]] bool can_manage(CUdevice device) const noexcept;
   // The live allocation that holds `address` and is not what the driver takes it for: managed in the place of device
   // memory, or a part of a larger allocation.

@@ -22,6 +22,7 @@ namespace hmshim::uvm {
 enum class Backing : std::uint8_t {
   Managed,         // ours: cuMemAllocManaged in the place of device memory
   Device,          // real device memory: too small to be worth managing, or excluded
+  Remote,          // ours, too large for the device: managed memory that stays on the host, accessed over the link
   ProgramManaged,  // managed memory that the guest asked for itself: counted, never acted upon
 };
 

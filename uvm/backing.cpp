@@ -13,10 +13,24 @@ std::uint64_t whole_blocks(std::uint64_t bytes) noexcept {
   return bytes > kUnlimited - kBlockBytes ? bytes : policy::round_up_to_block(bytes);
 }
 
+CUresult advise(const DriverApi& api, std::uint64_t base, std::uint64_t bytes, CUmem_advise advice,
+                CUdevice target) noexcept {
+  if (api.cuMemAdvise_v2 != nullptr) return api.cuMemAdvise_v2(base, bytes, advice, location_of(target));
+  return api.cuMemAdvise_v8000 != nullptr ? api.cuMemAdvise_v8000(base, bytes, advice, target)
+                                          : CUDA_ERROR_NOT_SUPPORTED;
+}
+
+// With the host as preferred location a fault of the device maps the host's page instead of moving it, and accessed-by
+// maps pages as they come, without a fault each (CUDA driver API, cuMemAdvise).
+CUresult keep_on_host(const DriverApi& api, std::uint64_t base, std::uint64_t bytes, CUdevice device) noexcept {
+  const CUresult code = advise(api, base, bytes, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, CU_DEVICE_CPU);
+  return code != CUDA_SUCCESS ? code : advise(api, base, bytes, CU_MEM_ADVISE_SET_ACCESSED_BY, device);
+}
+
 }  // namespace
 
 Result<Memory> BackingStore::take(std::uint64_t bytes, std::uint16_t device, Backing backing) {
-  const bool is_managed = backing == Backing::Managed;
+  const bool is_managed = backing != Backing::Device;
   const std::uint64_t wanted_bytes = is_managed ? whole_blocks(bytes) : bytes;
   Result<Memory> memory = reserve_and_back(wanted_bytes, device, backing);
   if (memory && is_managed && memory->base % kBlockBytes != 0) {
@@ -58,13 +72,19 @@ Result<Memory> BackingStore::reserve_and_back(std::uint64_t bytes, std::uint16_t
   if (const std::optional<Reason> limit = budget_.reserve(device, bytes, backing))
     return Error{CUDA_ERROR_OUT_OF_MEMORY, *limit};
   CUdeviceptr address = 0;
-  const CUresult code = backing == Backing::Managed ? api_.cuMemAllocManaged(&address, bytes, CU_MEM_ATTACH_GLOBAL)
-                                                    : api_.cuMemAlloc_v2(&address, bytes);
+  CUresult code = backing == Backing::Device ? api_.cuMemAlloc_v2(&address, bytes)
+                                             : api_.cuMemAllocManaged(&address, bytes, CU_MEM_ATTACH_GLOBAL);
   if (code != CUDA_SUCCESS) {
     budget_.release(device, bytes, backing);
     return Error{code, Reason::DriverRefused};
   }
-  return Memory{.base = address, .driver_base = address, .backed_bytes = bytes};
+  const Memory memory{.base = address, .driver_base = address, .backed_bytes = bytes};
+  if (backing == Backing::Remote) code = keep_on_host(api_, address, bytes, static_cast<CUdevice>(device));
+  if (code != CUDA_SUCCESS) {
+    undo(memory, device, backing);
+    return Error{code, Reason::DriverRefused};
+  }
+  return memory;
 }
 
 // The guest is about to be told of the failure that led here; one of the free itself could not be told and leaves

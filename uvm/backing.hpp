@@ -47,8 +47,9 @@ class BackingStore {
   BackingStore(const DriverApi& api, AllocationTable& table, DeviceBudget& budget)
       : api_(api), table_(table), budget_(budget) {}
 
-  // `bytes` of memory on `device`, owned by `context`. Managed memory is rounded up to whole blocks and begins on a
+  // `bytes` of memory for `device`, owned by `context`. Managed memory is rounded up to whole blocks and begins on a
   // block boundary: the driver orders victims only among full 2 MiB blocks (block_mark_memory_used, uvm_va_block.c).
+  // Remote memory needs a driver that takes advice.
   [[nodiscard]] Result<Allocation> allocate(std::uint64_t bytes, std::uint16_t device, std::uint64_t context,
                                             Backing backing);
 

@@ -111,6 +111,7 @@ DeviceFacts collect_facts(const DriverApi& api, int device, const std::string& r
   facts.has_prefetch = facts.has_prefetch_by_location || api.cuMemPrefetchAsync_v8000 != nullptr;
   facts.has_param_info = api.cuFuncGetParamInfo != nullptr && api.cuKernelGetParamInfo != nullptr;
   facts.has_discard = api.cuMemDiscardBatchAsync != nullptr;
+  facts.has_advice = api.cuMemAdvise_v2 != nullptr || api.cuMemAdvise_v8000 != nullptr;
   return facts;
 }
 
@@ -122,7 +123,8 @@ Capabilities judge(const DeviceFacts& facts) {
           .sentence = fmt::format("{}: {}{}.", who,
                                   verdict == Verdict::Manage ? "" : "not managed: ", reason_of(facts, verdict)),
           .can_decode_parameters = facts.has_param_info,
-          .can_discard = facts.has_discard};
+          .can_discard = facts.has_discard,
+          .can_advise = facts.has_advice};
 }
 
 }  // namespace hmshim::uvm

@@ -23,6 +23,7 @@ struct DeviceFacts {
   bool has_prefetch_by_location = false;  // cuMemPrefetchAsync_v2, CUDA 12.2
   bool has_param_info = false;            // cuFuncGetParamInfo and cuKernelGetParamInfo, CUDA 12.4
   bool has_discard = false;               // cuMemDiscardBatchAsync, CUDA 13.0
+  bool has_advice = false;                // cuMemAdvise of either ABI
 };
 
 enum class Verdict : std::uint8_t {
@@ -42,6 +43,7 @@ struct Capabilities {
   std::string sentence;  // for the log, the report and doctor alike
   bool can_decode_parameters;
   bool can_discard;
+  bool can_advise;
 
   [[nodiscard]] bool can_manage() const noexcept { return verdict == Verdict::Manage; }
 };

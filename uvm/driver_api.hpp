@@ -28,6 +28,12 @@ struct DriverApi {
   [[nodiscard]] std::uint64_t now_ns() const noexcept;
 };
 
+// A device, or the host for CU_DEVICE_CPU, as the driver's calls since CUDA 12.2 name it.
+[[nodiscard]] constexpr CUmemLocation location_of(CUdevice target) noexcept {
+  return target == CU_DEVICE_CPU ? CUmemLocation{CU_MEM_LOCATION_TYPE_HOST, 0}
+                                 : CUmemLocation{CU_MEM_LOCATION_TYPE_DEVICE, target};
+}
+
 // The address of a driver symbol, null where the driver has none. It must be the driver's own, not one of our wrappers.
 using Resolver = void* (*)(const char* symbol);
 

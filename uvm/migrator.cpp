@@ -41,9 +41,7 @@ CUresult prefetch(const DriverApi& api, std::uint64_t base, std::uint64_t bytes,
                   CUstream stream) noexcept {
   const MigrationPause::Call call(migration_pause);
   if (api.cuMemPrefetchAsync_v2 == nullptr) return api.cuMemPrefetchAsync_v8000(base, bytes, target, stream);
-  const CUmemLocation location = target == CU_DEVICE_CPU ? CUmemLocation{CU_MEM_LOCATION_TYPE_HOST, 0}
-                                                         : CUmemLocation{CU_MEM_LOCATION_TYPE_DEVICE, target};
-  return api.cuMemPrefetchAsync_v2(base, bytes, location, 0, stream);
+  return api.cuMemPrefetchAsync_v2(base, bytes, location_of(target), 0, stream);
 }
 
 void Migrator::execute(std::span<const policy::Action> actions, CUstream stream) noexcept {

@@ -1,6 +1,8 @@
 // The kernels of sum.hpp for the simulated GPU.
+#include <algorithm>
 #include <cstdint>
 
+#include "tests/guests/gather.hpp"
 #include "tests/guests/host_body.hpp"
 #include "tests/guests/sum.hpp"
 
@@ -55,9 +57,36 @@ void double_map_touches(const simgpu_launch* launch, simgpu_footprint* footprint
   simgpu_touch(footprint, reinterpret_cast<std::uintptr_t>(doubling.out), bytes, SIMGPU_WRITE);
 }
 
+void gather(float* out, const float* table, std::size_t rows, unsigned seed) {
+  for (unsigned i = 0; i < guests::kGathered; ++i) {
+    const float* row = table + guests::row_of(seed, i, rows) * guests::kRowFloats;
+    std::copy(row, row + guests::kRowFloats, out + std::size_t{i} * guests::kRowFloats);
+  }
+}
+
+// Of the table only the rows that are asked for.
+void gather_touches(const simgpu_launch* launch, simgpu_footprint* footprint) {
+  constexpr std::size_t kRowBytes = guests::kRowFloats * sizeof(float);
+  const auto table = guests::parameter<std::uintptr_t>(launch, 1);
+  const auto rows = guests::parameter<std::size_t>(launch, 2);
+  for (unsigned i = 0; i < guests::kGathered; ++i) {
+    const std::size_t row = guests::row_of(guests::parameter<unsigned>(launch, 3), i, rows);
+    simgpu_touch(footprint, table + row * kRowBytes, kRowBytes, SIMGPU_READ);
+  }
+  simgpu_touch(footprint, guests::parameter<std::uintptr_t>(launch, 0), guests::kGathered * kRowBytes, SIMGPU_WRITE);
+}
+
+void number_rows(float* table, std::size_t rows) {
+  for (std::size_t row = 0; row < rows; ++row)
+    std::fill_n(table + row * guests::kRowFloats, guests::kRowFloats, static_cast<float>(row));
+}
+
 }  // namespace
 
 extern "C" void simgpu_kernels() {
+  simgpu_register("guest_gather", guests::body<gather>);
+  simgpu_register_footprint("guest_gather", gather_touches);
+  simgpu_register("guest_number_rows", guests::body<number_rows>);
   simgpu_register("guest_sum", guests::body<sum>);
   simgpu_register("guest_sum_struct", guests::body<sum_struct>);
   simgpu_register_footprint("guest_sum", sum_touches);

@@ -16,15 +16,16 @@ using policy::kBlockBytes;
 constexpr std::uint64_t kContext = 0xc0;
 constexpr std::uint64_t kDeviceBytes = 64 * kBlockBytes;
 
-// A device of 64 blocks on a host without any memory to spare.
+// A device of 64 blocks on a host without any memory to spare, unless said otherwise.
 struct World {
+  explicit World(std::uint64_t host_bytes = 0) : host(host_bytes) {}
   [[nodiscard]] bool is_balanced() const {
     const LiveBytes live = budget.live_bytes(0);
     return driver.live().empty() && table.live() == 0 && live.managed == 0 && live.device_backed == 0;
   }
 
   FakeDriver driver;
-  FakeHost host{0};
+  FakeHost host;
   DriverApi api = driver.api();
   AllocationTable table;
   DeviceBudget budget{std::vector<DeviceShare>{{kDeviceBytes, {}}}, {}, host.memory()};
@@ -54,6 +55,32 @@ TEST(BackingStore, device_memory_is_taken_as_asked_and_counted) {
   EXPECT_EQ(world.table.find(allocation->base).extent, policy::kNoExtent);
   ASSERT_TRUE(world.store.free(allocation->base));
   EXPECT_TRUE(world.is_balanced());
+}
+
+TEST(BackingStore, remote_memory_is_advised_to_stay_on_the_host_and_has_no_extent) {
+  for (const bool is_old_abi : {false, true}) {
+    World world(16 * kDeviceBytes);
+    if (is_old_abi) world.api.cuMemAdvise_v2 = nullptr;
+    const std::uint64_t bytes = 2 * kDeviceBytes;
+    const Result<Allocation> allocation = world.store.allocate(bytes - 7, 0, kContext, Backing::Remote);
+    ASSERT_TRUE(allocation);
+    EXPECT_EQ(allocation->extent, policy::kNoExtent);
+    EXPECT_EQ(world.driver.advice, (std::vector<FakeDriver::Advice>{
+                                       {allocation->base, bytes, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, CU_DEVICE_CPU},
+                                       {allocation->base, bytes, CU_MEM_ADVISE_SET_ACCESSED_BY, 0}}));
+    EXPECT_EQ(world.budget.live_bytes(0).managed, bytes);
+    ASSERT_TRUE(world.store.free(allocation->base));
+    EXPECT_TRUE(world.is_balanced());
+  }
+}
+
+TEST(BackingStore, remote_memory_that_the_driver_takes_no_advice_on_is_given_back) {
+  for (const int call : {2, 3}) {  // the first allocates
+    World world(16 * kDeviceBytes);
+    world.driver.fail_call(call);
+    EXPECT_FALSE(world.store.allocate(2 * kDeviceBytes, 0, kContext, Backing::Remote));
+    EXPECT_TRUE(world.is_balanced());
+  }
 }
 
 TEST(BackingStore, a_driver_that_gives_less_alignment_is_asked_for_a_block_more) {

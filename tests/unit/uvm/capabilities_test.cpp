@@ -17,7 +17,8 @@ DeviceFacts able_device() {
           .has_prefetch = true,
           .has_prefetch_by_location = true,
           .has_param_info = true,
-          .has_discard = true};
+          .has_discard = true,
+          .has_advice = true};
 }
 
 TEST(Capabilities, a_discrete_gpu_with_a_current_driver_is_managed) {

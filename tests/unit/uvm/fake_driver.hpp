@@ -25,6 +25,14 @@ class FakeDriver {
     bool operator==(const Prefetch&) const = default;
   };
 
+  struct Advice {
+    std::uint64_t base;
+    std::uint64_t bytes;
+    CUmem_advise advice;
+    int device;  // CU_DEVICE_CPU for the host
+    bool operator==(const Advice&) const = default;
+  };
+
   // What orders streams and drops memory, in the order of the calls.
   struct Step {
     enum class Kind { Record, Wait, Discard, Synchronize } kind;
@@ -60,6 +68,12 @@ class FakeDriver {
     api.cuMemPrefetchAsync_v8000 = [](CUdeviceptr base, size_t bytes, CUdevice device, CUstream stream) {
       return current_->prefetch(base, bytes, device, stream, true);
     };
+    api.cuMemAdvise_v2 = [](CUdeviceptr base, size_t bytes, CUmem_advise given, CUmemLocation where) {
+      return current_->advise({base, bytes, given, where.type == CU_MEM_LOCATION_TYPE_HOST ? CU_DEVICE_CPU : where.id});
+    };
+    api.cuMemAdvise_v8000 = [](CUdeviceptr base, size_t bytes, CUmem_advise given, CUdevice device) {
+      return current_->advise({base, bytes, given, device});
+    };
     api.cuStreamIsCapturing = [](CUstream, CUstreamCaptureStatus* status) {
       *status = current_->capture_status;
       return current_->capture_query;
@@ -89,7 +103,7 @@ class FakeDriver {
     return api;
   }
 
-  // The k-th call from now, of those that allocate, free, prefetch, order or discard, fails with
+  // The k-th call from now, of those that allocate, free, prefetch, advise, order or discard, fails with
   // CUDA_ERROR_ILLEGAL_STATE. 0: none.
   void fail_call(int k) { calls_until_failure_ = k; }
   [[nodiscard]] bool has_failed() const { return has_failed_; }
@@ -101,6 +115,7 @@ class FakeDriver {
   CUresult capture_query = CUDA_SUCCESS;
   CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
   std::vector<Prefetch> prefetches;
+  std::vector<Advice> advice;
   std::vector<Step> steps;
   int live_events = 0;
   bool is_idle = true;  // every event has completed
@@ -130,7 +145,11 @@ class FakeDriver {
     prefetches.push_back({base, bytes, device, stream, is_old_abi, mode});
     return CUDA_SUCCESS;
   }
-
+  CUresult advise(const Advice& given) {
+    if (fails_now()) return CUDA_ERROR_ILLEGAL_STATE;
+    advice.push_back(given);
+    return CUDA_SUCCESS;
+  }
   CUresult step(Step taken) {
     const std::lock_guard lock(mutex_);
     if (fails_now()) return CUDA_ERROR_ILLEGAL_STATE;
