@@ -208,6 +208,20 @@ TEST(GpuCheck, is_skipped_without_a_gpu_whose_memory_can_be_managed) {
   }
 }
 
+// That is no machine without a GPU: it must not look like one.
+TEST(GpuCheck, fails_where_the_driver_is_broken_or_does_not_answer) {
+  const TempDir folder;
+  const Checked broken = check(folder, simulated({{"SIMGPU_FAIL", "cuInit:1:CUDA_ERROR_UNKNOWN"}}));
+  EXPECT_EQ(broken.result.exit_status, 1) << broken.result.describe();
+  EXPECT_THAT(broken.why("device"), HasSubstr("the driver does not work: cuInit fails with error 999"));
+  const std::string never_written = folder.file("fifo");
+  ASSERT_EQ(mkfifo(never_written.c_str(), 0600), 0);
+  const Checked hung = check(folder, simulated({{"SIMGPU_PROFILE", never_written}}), {"--time-scale", "0.04"});
+  EXPECT_EQ(hung.result.exit_status, 1) << hung.result.describe();
+  EXPECT_THAT(hung.why("device"), HasSubstr("killed at its time limit"));
+  EXPECT_EQ(hung.steps.size(), 1U) << "nothing else may run";
+}
+
 // Preloads something that is not the library: nothing would stop the guests.
 TEST(GpuCheck, refuses_to_use_a_library_that_was_not_seen_to_keep_its_limit) {
   const TempDir folder;
@@ -270,14 +284,14 @@ GuestResult calibrate(const fs::path& results, const fs::path& profile, const st
 
 // The proof that the probe measures what the model means: from the answers of a simulated card alone, and another
 // card's profile for the rest, its own profile comes back.
-TEST(GpuCalibrate, gives_back_the_profile_of_the_simulated_card) {
+TEST(GpuCalibrate, gives_back_the_profile_of_the_simulated_card_and_its_times) {
   // Its link is fast enough for the host's part of a demote to show: on a slower one the copy hides it.
   const std::string card = "rtx5080-16g-pcie5";
   const TempDir folder;
-  const Checked checked = check(folder, simulated({{"SIMGPU_PROFILE", card}}), {"--stages", "c"});
+  const Checked checked = check(folder, simulated({{"SIMGPU_PROFILE", card}}), {"--stages", "cd"});
   ASSERT_EQ(checked.result.exit_status, 0) << checked.result.describe();
   const fs::path profile = folder.path() / "measured.profile";
-  const GuestResult result = calibrate(checked.folder, profile);
+  const GuestResult result = calibrate(checked.folder, profile, {"--compare", folder.file("comparison.json")});
   ASSERT_TRUE(result.succeeded()) << result.describe();
 
   const auto expected = settings_of(source_dir() / "tests/simgpu/profiles" / (card + ".profile"));
@@ -310,6 +324,24 @@ TEST(GpuCalibrate, gives_back_the_profile_of_the_simulated_card) {
   EXPECT_THAT(read_file(profile), HasSubstr("# measured: migration, RTX-5080-16GB (simulated), driver 13.0"));
   EXPECT_EQ(measured.at("evict_block_ns"), base.at("evict_block_ns"));
   EXPECT_THAT(read_file(profile), HasSubstr("# not measured. v100-32g-pcie3: "));
+
+  // What the probe is told on the profile, it was told by the card; and the recorded trace takes the time there that
+  // the program took, under each policy and budget.
+  const json comparison = json::parse(read_file(folder.file("comparison.json")));
+  EXPECT_GT(comparison.at("probe").size(), 400U);
+  for (const json& row : comparison.at("probe")) {
+    if (row.at("hardware").get<double>() < 1) continue;  // rounded to more than a per cent
+    EXPECT_NEAR(row.at("deviation_pct").get<double>(), 0, 5) << row;
+  }
+  std::size_t cells = 0;
+  for (const json& row : comparison.at("policies")) {
+    if (row.value("figure", "") != "iteration_s") continue;
+    ++cells;
+    // A copy of four bytes touches a whole tensor in a trace; next_touch fetches ahead of that.
+    const double most_pct = row.at("policy") == "next_touch" ? 20 : 5;
+    EXPECT_NEAR(row.at("deviation_pct").get<double>(), 0, most_pct) << row;
+  }
+  EXPECT_EQ(cells, 7U) << comparison.at("policies");
 }
 
 TEST(GpuCalibrate, keeps_the_base_where_a_question_has_no_answer) {
