@@ -46,8 +46,8 @@ const char* to_string(Status status) {
 }
 
 const char* to_string(Cause cause) {
-  static constexpr std::array<const char*, kCauseCount> kNames = {"user",     "coherence", "demand",
-                                                                  "eviction", "copy",      "remote"};
+  static constexpr std::array<const char*, kCauseCount> kNames = {"user", "coherence", "demand",         "eviction",
+                                                                  "copy", "remote",    "access counters"};
   return kNames[static_cast<std::size_t>(cause)];
 }
 

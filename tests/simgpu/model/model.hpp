@@ -129,16 +129,17 @@ enum class WaitCondition { kGreaterOrEqual = 0, kEqual = 1, kAnd = 2, kNor = 3 }
 
 // ---- figures ----
 
-/// Why bytes crossed the link. The first four are the driver's migration causes.
+/// Why bytes crossed the link: the driver's migration causes, and what is no migration.
 enum class Cause {
   kUser,       ///< prefetch or demote asked for by the guest
   kCoherence,  ///< the CPU, or a write that collapsed duplicates
   kDemand,     ///< far faults and the density prefetcher's expansion of them
   kEviction,
-  kCopy,    ///< memcpy: no migration
-  kRemote,  ///< access to host memory over the link, nothing migrates
+  kCopy,            ///< memcpy: no migration
+  kRemote,          ///< access to host memory over the link, nothing migrates
+  kAccessCounters,  ///< remote accesses that were too many
 };
-inline constexpr std::size_t kCauseCount = 6;
+inline constexpr std::size_t kCauseCount = 7;
 [[nodiscard]] const char* to_string(Cause cause);
 
 struct DeviceStats {
@@ -153,6 +154,8 @@ struct DeviceStats {
   std::uint64_t dropped_bytes = 0;         ///< discarded content lost to an eviction: never copied
   std::uint64_t writes_after_discard = 0;  ///< hazard: 64 KiB regions written after discard without a prefetch between
   std::uint64_t reads_after_discard = 0;   ///< hazard: regions read while discarded; they read as poison
+  std::uint64_t throttled_faults = 0;      ///< of this device, on blocks that it and others fight over
+  std::uint64_t remote_pins = 0;           ///< blocks that it reaches over the link since, for that reason
   std::uint64_t resident_bytes = 0;        ///< managed, now
   std::uint64_t peak_resident_bytes = 0;
   std::uint64_t kernels = 0;

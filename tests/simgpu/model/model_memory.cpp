@@ -27,6 +27,25 @@ void Model::Impl::release(const Allocation& allocation) {
   machine.residency.return_device_chunks(device, held - machine.memory.chunks_held(device));
 }
 
+namespace {
+
+/// A call that changes the address space: it has the driver's lock from here to its end.
+class AddressSpaceChange {
+ public:
+  AddressSpaceChange(Call& call, VaSpaceLock& lock) : lock_(lock) {
+    lock_.ask_for_write();
+    call.wait([this] { return lock_.try_write(); });
+  }
+  ~AddressSpaceChange() { lock_.end_write(); }
+  AddressSpaceChange(const AddressSpaceChange&) = delete;
+  AddressSpaceChange& operator=(const AddressSpaceChange&) = delete;
+
+ private:
+  VaSpaceLock& lock_;
+};
+
+}  // namespace
+
 // ---- memory ---------------------------------------------------------------------------------------------------------
 
 Status Model::allocate_device(int device, std::uint64_t bytes, std::uint64_t* address) {
@@ -35,6 +54,7 @@ Status Model::allocate_device(int device, std::uint64_t bytes, std::uint64_t* ad
   if (!impl_->is_device(device) || bytes == 0) return Status::kInvalidValue;
   Machine& machine = impl_->machine;
   if (machine.status_of(device) != Status::kOk) return machine.status_of(device);
+  const AddressSpaceChange change(call, machine.va_space);
   const std::uint64_t held = machine.memory.chunks_held(device);
   const auto place = machine.memory.allocate(MemoryKind::kDevice, device, bytes);
   if (!place) return Status::kOutOfMemory;
@@ -50,10 +70,11 @@ Status Model::allocate_device(int device, std::uint64_t bytes, std::uint64_t* ad
 
 Status Model::allocate_managed(int device, std::uint64_t bytes, std::uint64_t* address) {
   if (in_body()) return Status::kNotPermitted;
-  const Call call(impl_->simulation, profile().alloc_host_ns);
+  Call call(impl_->simulation, profile().alloc_host_ns);
   if (!impl_->is_device(device) || bytes == 0) return Status::kInvalidValue;
   Machine& machine = impl_->machine;
   if (machine.status_of(device) != Status::kOk) return machine.status_of(device);
+  const AddressSpaceChange change(call, machine.va_space);
   const auto place = machine.memory.allocate(MemoryKind::kManaged, device, bytes);
   if (!place) return Status::kOutOfMemory;
   machine.residency.add(*machine.memory.find(*place));
@@ -73,6 +94,7 @@ Status Model::free_memory(std::uint64_t address) {
     before.insert(before.end(), tails.begin(), tails.end());
   }
   call.wait([&] { return all_done(before); });
+  const AddressSpaceChange change(call, impl_->machine.va_space);
   allocation = impl_->find_live(address);
   if (allocation == nullptr) return Status::kInvalidValue;  // another thread freed it meanwhile
   impl_->release(Allocation(*allocation));
@@ -114,6 +136,7 @@ Status Model::advise(Range range, Advice advice, Location where) {
       advice == Advice::kSetPreferredLocation || advice == Advice::kSetAccessedBy || advice == Advice::kUnsetAccessedBy;
   const bool is_location = where == kHost || impl_->is_device(where);
   if (!impl_->is_managed(range) || (takes_location && !is_location)) return Status::kInvalidValue;
+  const AddressSpaceChange change(call, impl_->machine.va_space);
   const std::uint64_t end = range.address + range.bytes;
   const std::uint64_t first = range.address / kBlockBytes * kBlockBytes;
   const auto blocks = static_cast<TimeNs>((end - first + kBlockBytes - 1) / kBlockBytes);
@@ -174,12 +197,18 @@ Status Model::host_access(Access access) {
     Block* block = residency.find(address);
     if (block == nullptr) return Status::kInvalidValue;  // freed by another thread meanwhile
     const RegionMask regions = block->overlapping({access.address, access.bytes});
+    residency.expire_pin(*block, call.now());
     residency.use_discarded(*block, counting_device, regions, access.kind);
     RegionMask faulting = regions & ~block->on_host;
     if (access.kind != AccessKind::kRead) {
       for (const BlockOnDevice& on : block->devices) faulting |= regions & on.resident;
     }
     if (faulting != 0) {
+      const Thrashing::Hint hint = residency.judge_fault(*block, kHost, call.now());
+      if (hint.answer == Thrashing::Answer::kThrottle) {
+        call.spend_until(hint.until_ns);
+        continue;
+      }
       const bool keeps_duplicates = block->is_read_mostly && access.kind == AccessKind::kRead;
       const TimeNs fault_ns = profile().cpu_fault_block_ns;
       const Move move =

@@ -9,6 +9,7 @@
 #include <map>
 #include <set>
 #include <string_view>
+#include <type_traits>
 
 namespace hmshim::simgpu {
 namespace {
@@ -90,9 +91,9 @@ Setter time(TimeNs Profile::*field, TimeNs least = 0) {
   };
 }
 template <typename T>
-Setter count(T Profile::*field) {
+Setter count(T Profile::*field, std::type_identity_t<T> least = 1) {
   return [=](Profile& profile, std::string_view text) {
-    profile.*field = parse_number<T>(text, 1, "a whole number, at least 1");
+    profile.*field = parse_number<T>(text, least, "a whole number, at least " + std::to_string(least));
   };
 }
 Setter duplex(Duplex Profile::*field) {
@@ -103,10 +104,7 @@ const std::map<std::string_view, Setter>& setters() {
   static const std::map<std::string_view, Setter> table = {
       {"name", [](Profile& profile, std::string_view text) { profile.name = text; }},
       {"compute_major", count(&Profile::compute_major)},
-      {"compute_minor",
-       [](Profile& profile, std::string_view text) {
-         profile.compute_minor = parse_number<int>(text, 0, "a whole number, at least 0");
-       }},
+      {"compute_minor", count(&Profile::compute_minor, 0)},
       {"multiprocessors", count(&Profile::multiprocessors)},
       {"capacity", bytes(&Profile::capacity_bytes)},
       {"hbm_gbps", rate(&Profile::hbm_gbps)},
@@ -134,6 +132,8 @@ const std::map<std::string_view, Setter>& setters() {
       {"collapse_block_ns", time(&Profile::collapse_block_ns)},
       {"evict_block_ns", time(&Profile::evict_block_ns)},
       {"steal_unused_ns", time(&Profile::steal_unused_ns)},
+      {"thrashing_lapse_ns", time(&Profile::thrashing_lapse_ns)},
+      {"access_counter_threshold", count(&Profile::access_counter_threshold, 0)},
       // A call takes time: that orders the calls of different agents (Agents::is_turn).
       {"launch_host_ns", time(&Profile::launch_host_ns, 1)},
       {"launch_device_ns", time(&Profile::launch_device_ns)},

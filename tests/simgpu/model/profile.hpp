@@ -49,9 +49,9 @@ struct Profile {
   TimeNs cpu_fault_block_ns = 0;         ///< the CPU touching a block that is not on the host, without its copy
 
   TimeNs prefetch_call_ns = 0;
-  TimeNs prefetch_block_ns = 0;      ///< host time per block and pass
-  TimeNs demote_block_first_ns = 0;  ///< host time per block that never was on the host before
-  TimeNs demote_block_later_ns = 0;
+  TimeNs prefetch_block_ns = 0;        ///< host time per block and pass
+  TimeNs demote_block_first_ns = 0;    ///< host time per block without host pages; an eviction pays what this exceeds:
+  TimeNs demote_block_later_ns = 0;    ///< host time per block that has host pages
   std::uint64_t demote_run_bytes = 0;  ///< blocks of one demote whose copies and mappings pipeline
   TimeNs discard_block_ns = 0;
   TimeNs advise_call_ns = 0;
@@ -59,6 +59,10 @@ struct Profile {
   TimeNs collapse_block_ns = 0;  ///< a write that ends read duplication of a block
   TimeNs evict_block_ns = 0;     ///< unmap of a victim, without its copy
   TimeNs steal_unused_ns = 0;    ///< taking over an UNUSED chunk
+  TimeNs thrashing_lapse_ns =
+      0;  ///< migrations of a block so near to each other are thrashing; 0: the driver does not look
+  std::uint32_t access_counter_threshold =
+      0;  ///< remote accesses of a block until it migrates; 0: they are not counted
 
   TimeNs launch_host_ns = 0;      ///< host time of one launch or asynchronous operation
   TimeNs launch_device_ns = 0;    ///< from "ready" to running on the device

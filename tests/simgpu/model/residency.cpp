@@ -172,19 +172,23 @@ Move Residency::evict(int device, Block& victim, TimeNs now_ns) {
   // 8).
   const RegionMask leaving = on.resident & ~elsewhere;
   const RegionMask lost = on.resident & victim.discarded;
+  const bool needs_host_pages = (leaving & ~victim.host_backed) != 0;
   if (const Status status = charge_host(victim, leaving); status != Status::kOk) return {status, now_ns};
 
   DeviceStats& stats = device_of(device).stats;
   ++stats.evicted_blocks;
   stats.dropped_bytes += victim.bytes_of(lost);
   poison_regions(victim, lost);
-  const TimeNs unmapped_ns = std::max(now_ns, on.ready_at_ns) + profile_->evict_block_ns;
+  // Host pages are allocated, zeroed and mapped for the device as in a first demote; only the CPU gets no mapping.
+  const TimeNs pages_ns = needs_host_pages ? profile_->demote_block_first_ns - profile_->demote_block_later_ns : 0;
+  const TimeNs unmapped_ns = std::max(now_ns, on.ready_at_ns) + profile_->evict_block_ns + pages_ns;
   const TimeNs gone_ns = copy(device, Direction::kDeviceToHost, victim.bytes_of(leaving & ~lost), unmapped_ns,
                               Cause::kEviction, profile_->eviction_duplex);
   victim.on_host |= leaving;
   victim.host_ready_at_ns = std::max(victim.host_ready_at_ns, gone_ns);
   set_resident(device, victim, 0);
   detach_chunk(device, victim);
+  on.is_remote_mapped = profile_->access_counter_threshold > 0;  // uvm_perf_map_remote_on_eviction
   return {Status::kOk, gone_ns};
 }
 
@@ -253,11 +257,46 @@ AccessNeed Residency::need_of(const Block& block, int device, RegionMask regions
     need.remote = absent & (block.on_host | ~block.populated);
   } else if (!duplicates && on.is_accessed_by && block.preferred != device) {
     need.remote = absent & block.on_host;
+  } else if (!duplicates && on.is_remote_mapped) {
+    need.remote = absent & block.on_host;
   }
   // A discarded page is unmapped: touching it faults although its chunk is still here (hardware_truths 8).
   need.fault = (absent & ~need.remote) | (regions & on.resident & block.discarded);
   need.is_collapse = block.is_read_mostly && kind != AccessKind::kRead && has_copy_elsewhere(block, device, regions);
   return need;
+}
+
+Thrashing::Hint Residency::judge_fault(Block& block, Location requester, TimeNs now_ns) {
+  const Thrashing::Hint hint =
+      block.thrashing.on_fault(requester, block.preferred, now_ns, profile_->thrashing_lapse_ns);
+  if (requester == kHost) return hint;
+  DeviceStats& stats = device_of(requester).stats;
+  if (hint.answer == Thrashing::Answer::kThrottle) ++stats.throttled_faults;
+  if (hint.answer == Thrashing::Answer::kPin && hint.pinned != requester) {
+    block.devices[static_cast<std::size_t>(requester)].is_remote_mapped = true;
+    ++stats.remote_pins;
+  }
+  return hint;
+}
+
+void Residency::expire_pin(Block& block, TimeNs now_ns) {
+  if (block.thrashing.ends_pin(now_ns)) unmap_remote(block);
+}
+
+void Residency::unmap_remote(Block& block) {
+  for (BlockOnDevice& on : block.devices) {
+    on.is_remote_mapped = false;
+    on.remote_accesses = 0;
+  }
+}
+
+Status Residency::count_remote_access(Block& block, int device, std::uint64_t bytes, TimeNs now_ns) {
+  constexpr std::uint64_t kAccessBytes = 128;  // what a warp reads at once: a cache line
+  if (profile_->access_counter_threshold == 0 || block.preferred == kHost) return Status::kOk;
+  BlockOnDevice& on = block.devices[static_cast<std::size_t>(device)];
+  on.remote_accesses += bytes / kAccessBytes;
+  if (on.remote_accesses < profile_->access_counter_threshold) return Status::kOk;
+  return move_to_device(block, device, block.on_host, AccessKind::kReadWrite, Cause::kAccessCounters, now_ns).status;
 }
 
 RegionMask Residency::expand_faults(const Block& block, int device, RegionMask faulted) {
@@ -310,6 +349,11 @@ Move Residency::move_to_device(Block& block, int device, RegionMask regions, Acc
   const RegionMask absent = regions & ~on.resident;
   poison_regions(block, absent & block.discarded);
   RegionMask content = absent & block.populated & ~block.discarded;
+  if (cause == Cause::kUser) block.thrashing.reset();
+  if (content != 0 && cause != Cause::kUser && !block.is_read_mostly)
+    block.thrashing.migrated(device, now_ns, profile_->thrashing_lapse_ns);
+  on.is_remote_mapped = false;
+  on.remote_accesses = 0;
   const Duplex duplex = evicted ? profile_->eviction_duplex : profile_->planned_duplex;
   if (const RegionMask part = content & block.on_host; part != 0) {
     const TimeNs earliest = std::max(move.ready_at_ns, block.host_ready_at_ns);
@@ -341,6 +385,12 @@ Move Residency::move_to_host(Block& block, RegionMask regions, bool keeps_duplic
   const RegionMask absent = regions & ~block.on_host;
   poison_regions(block, absent & block.discarded);
   RegionMask content = absent & block.populated & ~block.discarded;
+  if (cause == Cause::kUser) {
+    block.thrashing.reset();
+    unmap_remote(block);
+  } else if (content != 0 && !block.is_read_mostly) {
+    block.thrashing.migrated(kHost, now_ns, profile_->thrashing_lapse_ns);
+  }
   for (std::size_t other = 0; other < devices_.size() && content != 0; ++other) {
     const RegionMask part = content & block.devices[other].resident;
     if (part == 0) continue;

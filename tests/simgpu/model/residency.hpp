@@ -8,6 +8,7 @@
 
 #include "tests/simgpu/model/link.hpp"
 #include "tests/simgpu/model/model.hpp"
+#include "tests/simgpu/model/thrashing.hpp"
 
 namespace hmshim::simgpu::machine {
 
@@ -24,6 +25,8 @@ struct BlockOnDevice {
   RegionMask resident = 0;
   bool has_chunk = false;
   bool is_accessed_by = false;
+  bool is_remote_mapped = false;           ///< the driver lets it reach the host's copy instead of faulting
+  std::uint64_t remote_accesses = 0;       ///< since it was mapped so
   ChunkList list = ChunkList::kUsed;       ///< valid with a chunk
   std::list<Block*>::iterator position{};  ///< valid with a chunk
   TimeNs ready_at_ns = 0;                  ///< the last copy towards the device has arrived
@@ -46,6 +49,7 @@ struct Block {
   Location last_prefetch = kNowhere;
   TimeNs host_ready_at_ns = 0;
   TimeNs demoted_at_ns = -1;
+  Thrashing thrashing;
   std::vector<BlockOnDevice> devices;
 
   /// Regions that overlap a range / that lie wholly inside it. The block's last region may be short.
@@ -88,6 +92,13 @@ class Residency {
   /// Notices pages the CPU wrote before any device touched the block. Called before a block's first use.
   [[nodiscard]] Status observe_first_touch(Block& block);
   [[nodiscard]] AccessNeed need_of(const Block& block, int device, RegionMask regions, AccessKind kind) const;
+  /// What the driver does about a fault of a processor: serve it, let the processor wait, or map the host's copy. The
+  /// mapping is made.
+  [[nodiscard]] Thrashing::Hint judge_fault(Block& block, Location requester, TimeNs now_ns);
+  /// Pins for thrashing end by themselves.
+  void expire_pin(Block& block, TimeNs now_ns);
+  /// The access counters of a device that reaches a block over the link: the block may migrate, beside the access.
+  [[nodiscard]] Status count_remote_access(Block& block, int device, std::uint64_t bytes, TimeNs now_ns);
   /// The density prefetcher: what a group of faulted regions grows to (uvm.md B3).
   [[nodiscard]] static RegionMask expand_faults(const Block& block, int device, RegionMask faulted);
   /// Puts regions into the device's memory. `kind` kRead keeps duplicates of a read-mostly block, the others collapse
@@ -135,6 +146,7 @@ class Residency {
   /// moves it.
   void relist(int device, Block& block, bool was_migrated);
   void unset_read_mostly(Block& block);
+  static void unmap_remote(Block& block);
   void set_resident(int device, Block& block, RegionMask regions);
   void drop_other_copies(Block& block, Location keeper, RegionMask regions);
   [[nodiscard]] bool has_copy_elsewhere(const Block& block, int device, RegionMask regions) const;

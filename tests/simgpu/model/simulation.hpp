@@ -90,7 +90,7 @@ class Simulation {
   std::vector<Sleeper*> sleepers_;
   int driving_threads_ = 0;          ///< inside drive(), and not asleep or called
   const Sleeper* poller_ = nullptr;  ///< looks for values that the guest's CPU stores without telling anybody
-  bool is_stepping_ = false;  ///< a thread is inside an event, possibly in guest code without the lock
+  bool is_stepping_ = false;         ///< a thread is inside an event, possibly in guest code without the lock
   std::vector<Waiter*> waiters_;
   std::function<void(const std::string&)> on_stall_;
   int stall_report_s_;

@@ -2,12 +2,16 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 namespace hmshim::simgpu::machine {
 namespace {
 
 /// Copies take turns on the link in pieces of this size, as the channels of different streams do.
 constexpr std::uint64_t kPieceBytes = 8U << 20;
+
+/// How often something that a lock keeps out tries again: below every cost of a profile that matters.
+constexpr TimeNs kLockRetryNs = 1'000;
 
 TimeNs time_of(double bytes, double gbps) { return std::llround(bytes / gbps); }
 
@@ -52,11 +56,12 @@ std::optional<TimeNs> KernelWork::step(TimeNs now_ns) {
   }
 
   remote_until_ns_ = std::max(remote_until_ns_, now_ns);
-  const TimeNs service_free_ns = machine_->residency.fault_service_free_at(device_);
-  const std::vector<Fault> group = collect(now_ns, service_free_ns <= now_ns);
+  retry_at_ns_ = machine_->residency.fault_service_free_at(device_);
+  if (!machine_->va_space.can_read()) retry_at_ns_ = std::max(retry_at_ns_, now_ns + kLockRetryNs);
+  const std::vector<Fault> group = collect(now_ns, retry_at_ns_ <= now_ns);
   if (machine_->status_of(device_) != Status::kOk) return std::nullopt;
   if (!group.empty()) return serve(group, now_ns);
-  if (cursor_.access < accesses_.size()) return service_free_ns;
+  if (cursor_.access < accesses_.size()) return retry_at_ns_;
 
   stats.stall_ns += remote_until_ns_ - walk_began_ns_;
   if (phase_ == Phase::kWalkingAgain) {
@@ -95,15 +100,25 @@ std::vector<KernelWork::Fault> KernelWork::collect(TimeNs now_ns, bool can_fault
           return {};
         }
         const RegionMask regions = block.overlapping({address, part});
-        const AccessNeed need = residency.need_of(block, device_, regions, access.kind);
+        residency.expire_pin(block, now_ns);
+        AccessNeed need = residency.need_of(block, device_, regions, access.kind);
         // A block on its way here is not mapped yet: an access faults and waits for it.
         const bool is_arriving = block.devices[static_cast<std::size_t>(device_)].ready_at_ns > now_ns;
         if (need.is_fault() || is_arriving) {
           const auto weight = std::max(1U, static_cast<std::uint32_t>(std::popcount(need.fault)));
           const bool is_full = faults + weight > machine_->profile.fault_batch_faults && !group.empty();
           if (!can_fault || is_full) return group;
-          faults += weight;
-          group.push_back({address, need, access.kind});
+          const Thrashing::Hint hint =
+              need.is_fault() ? residency.judge_fault(block, device_, now_ns) : Thrashing::Hint{};
+          if (hint.answer == Thrashing::Answer::kThrottle) {
+            retry_at_ns_ = hint.until_ns;
+            return group;
+          }
+          if (hint.answer == Thrashing::Answer::kPin) need = residency.need_of(block, device_, regions, access.kind);
+          if (need.is_fault() || is_arriving) {
+            faults += weight;
+            group.push_back({address, need, access.kind});
+          }
         }
         if (need.remote != 0) {
           if (residency.populate_on_host(block, need.remote) != Status::kOk) {
@@ -111,7 +126,12 @@ std::vector<KernelWork::Fault> KernelWork::collect(TimeNs now_ns, bool can_fault
             return {};
           }
           residency.use_discarded(block, device_, need.remote, access.kind);
-          access_remotely(std::min(part, block.bytes_of(need.remote)), access.kind);
+          const std::uint64_t bytes = std::min(part, block.bytes_of(need.remote));
+          access_remotely(bytes, access.kind);
+          if (residency.count_remote_access(block, device_, bytes, now_ns) != Status::kOk) {
+            die(Status::kFaultOutOfMemory);
+            return {};
+          }
         }
       }
       cursor_.offset += part;
@@ -298,12 +318,16 @@ TimeNs MigrationWork::block_cost(std::uint64_t address) {
   return (moving & ~block->host_backed) != 0 ? profile.demote_block_first_ns : profile.demote_block_later_ns;
 }
 
+std::optional<TimeNs> MigrationWork::begin(TimeNs now_ns) {
+  if (!machine_->va_space.try_read()) return now_ns + kLockRetryNs;
+  has_begun_ = true;
+  is_locking_ = true;
+  return now_ns + block_cost(next_);
+}
+
 std::optional<TimeNs> MigrationWork::step(TimeNs now_ns) {
   const std::uint64_t range_end = range_.address + range_.bytes;
-  if (!has_begun_) {
-    has_begun_ = true;
-    return now_ns + block_cost(next_);
-  }
+  if (!has_begun_) return begin(now_ns);
   if (status_ == Status::kOk && next_ < range_end) {
     apply(next_, now_ns);
     next_ = block_end(next_);
@@ -318,7 +342,9 @@ std::optional<TimeNs> MigrationWork::step(TimeNs now_ns) {
     run_bytes_ = 0;
   }
   if (!is_over) return host_free_ns + block_cost(next_);
-  return host_free_ns > now_ns ? std::optional(host_free_ns) : std::nullopt;
+  if (host_free_ns > now_ns) return host_free_ns;
+  if (std::exchange(is_locking_, false)) machine_->va_space.end_read();
+  return std::nullopt;
 }
 
 void MigrationWork::apply(std::uint64_t address, TimeNs now_ns) {

@@ -5,6 +5,7 @@
 
 #include "tests/simgpu/model/memory.hpp"
 #include "tests/simgpu/model/residency.hpp"
+#include "tests/simgpu/model/va_space_lock.hpp"
 
 namespace hmshim::simgpu::machine {
 
@@ -13,6 +14,7 @@ struct Machine {
   Profile profile;
   AddressSpace memory;
   Residency residency;
+  VaSpaceLock va_space;
   std::vector<Status> device_status;  ///< sticky
 
   Machine(Profile the_profile, int device_count)
@@ -50,7 +52,8 @@ class KernelWork : public Work {
     std::uint64_t offset = 0;
   };
   enum class Phase { kStarting, kWalking, kComputing, kWalkingAgain, kDone };
-  /// Walks on until the end, a full fault group or, unless it `can_fault`, the first fault. What it passes is settled.
+  /// Walks on until the end, a full fault group, a fault that is throttled or, unless it `can_fault`, the first fault.
+  /// What it passes is settled.
   [[nodiscard]] std::vector<Fault> collect(TimeNs now_ns, bool can_fault);
   [[nodiscard]] TimeNs serve(const std::vector<Fault>& group, TimeNs now_ns);
   void access_remotely(std::uint64_t bytes, AccessKind kind);
@@ -66,6 +69,7 @@ class KernelWork : public Work {
   TimeNs walk_began_ns_ = 0;
   TimeNs compute_began_ns_ = 0;
   TimeNs remote_until_ns_ = 0;
+  TimeNs retry_at_ns_ = 0;
 };
 
 /// A copy or, without a source, a fill.
@@ -106,6 +110,7 @@ class MigrationWork : public Work {
   [[nodiscard]] Status status() const { return status_; }
 
  private:
+  [[nodiscard]] std::optional<TimeNs> begin(TimeNs now_ns);
   [[nodiscard]] TimeNs block_cost(std::uint64_t address);
   void apply(std::uint64_t address, TimeNs now_ns);
 
@@ -116,6 +121,7 @@ class MigrationWork : public Work {
   int passes_left_;
   std::uint64_t next_;  ///< address in the next block
   bool has_begun_ = false;
+  bool is_locking_ = false;
   std::uint64_t run_bytes_ = 0;  ///< demoted since the host last waited
   TimeNs ready_at_ns_ = 0;
   Status status_ = Status::kOk;

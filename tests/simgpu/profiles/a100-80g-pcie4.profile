@@ -35,6 +35,8 @@ advise_block_ns = 500              # swept
 collapse_block_ns = 20000          # swept
 evict_block_ns = 10000             # swept: unmap, TLB invalidate
 steal_unused_ns = 2000             # swept
+thrashing_lapse_ns = 500000        # nvidia-uvm: uvm_perf_thrashing_lapse_usec
+access_counter_threshold = 0       # nvidia-uvm: migration by access counters is off without ATS
 
 # Calls
 launch_host_ns = 2500              # swept

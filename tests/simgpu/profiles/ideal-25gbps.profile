@@ -35,6 +35,8 @@ advise_block_ns = 0                # ideal
 collapse_block_ns = 0              # ideal
 evict_block_ns = 0                 # ideal
 steal_unused_ns = 0                # ideal
+thrashing_lapse_ns = 0             # ideal
+access_counter_threshold = 0       # ideal
 
 # Calls
 launch_host_ns = 1                 # ideal

@@ -70,9 +70,15 @@ TEST(ModelTime, a_fault_that_evicts_pays_the_way_out_before_the_way_in) {
   const std::uint64_t a = gpu.managed(5 * kBlockBytes);
   gpu.demote(Gpu::block(a, 4));
   for (std::uint64_t i = 0; i < 4; ++i) gpu.write(Gpu::block(a, i));
-  const TimeNs stall = gpu.stats().stall_ns;
-  gpu.read(Gpu::block(a, 4));
-  EXPECT_EQ(gpu.stats().stall_ns - stall, 10'000 + 2'000 + 800 + kBlockCopyNs + kBlockCopyNs);
+  gpu.demote(a);
+  gpu.prefetch(a);  // at the end of the list, with host pages
+  constexpr TimeNs kHostPagesNs = 9'000 - 4'000;
+  for (const auto& [block, pages_ns] :
+       {std::pair(4, kHostPagesNs), {1, kHostPagesNs}, {2, kHostPagesNs}, {3, TimeNs{0}}}) {
+    const TimeNs stall = gpu.stats().stall_ns;
+    gpu.read(Gpu::block(a, static_cast<std::uint64_t>(block)));
+    EXPECT_EQ(gpu.stats().stall_ns - stall, 10'000 + 2'000 + 800 + pages_ns + kBlockCopyNs + kBlockCopyNs) << block;
+  }
 }
 
 TEST(ModelTime, a_group_serves_up_to_256_faults) {

@@ -47,6 +47,7 @@ inline Profile round_profile() {
   profile.collapse_block_ns = 1'500;
   profile.evict_block_ns = 800;
   profile.steal_unused_ns = 400;
+  profile.thrashing_lapse_ns = 0;
   profile.launch_host_ns = 10;
   profile.launch_device_ns = 5;
   profile.call_host_ns = 1;
