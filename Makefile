@@ -307,6 +307,14 @@ $(BUILD)/bench/replay_kernels.fatbin: bench/replay_kernels.cu bench/replay_kerne
 	@mkdir -p $(@D)
 	@echo '  NVCC $@'
 	$(Q)$(NVCC) -std=c++17 -I. -fatbin -arch=sm_80 -o $@ $<
+# The model alone, against what others have published.
+VALIDATE_MODEL := $(BUILD)/bench/validate_model
+$(VALIDATE_MODEL): $(patsubst %,$(BUILD)/obj/%.o,bench/validate_model bench/trace_reader policy/access_pattern) $(BUILD)/libsimgpu_model.a
+	@mkdir -p $(@D)
+	@echo '  CXX  $@'
+	$(Q)$(CXX) -o $@ $^ -lz -lpthread
+validate: $(REPLAY) $(VALIDATE_MODEL) $(BUILD)/tests/unit_simgpu ## the simulated GPU and the baselines against published figures; TRACES=folder of G10's
+	scripts/validate $(BUILD) $(TRACES)
 bench: $(LIB) $(NULL_DRIVER) $(BENCHES) $(BUILD)/bench/launch_path $(BUILD)/bench/process_cost ## measure the launch path, the table, the allocation path and what a process pays
 	scripts/bench $(BUILD)
 
@@ -343,5 +351,5 @@ clean: ## remove the build folder
 help: ## list the targets; V=1 shows commands, BUILD=folder builds there, SANITIZE=address,undefined or thread instruments
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /\1\t/' | sort | awk -F'\t' '{printf "  %-16s %s\n", $$1, $$2}'
 
-.PHONY: all simgpu guests tests test campaign fuzz sanitize probe gpu-check-bundle test-gpu demo replay bench generate lint format ci install uninstall dist aarch64 clean help
+.PHONY: all simgpu guests tests test campaign fuzz sanitize probe gpu-check-bundle test-gpu demo replay validate bench generate lint format ci install uninstall dist aarch64 clean help
 -include $(shell find $(BUILD)/obj -name '*.d' 2>/dev/null)
