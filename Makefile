@@ -19,12 +19,14 @@ else
 MAKEFLAGS += -j$(JOBS)
 endif
 
-# The tools and CUDA: found or fetched once per build folder (scripts/setup), then read here.
+# The tools and CUDA: found or fetched once per build folder (scripts/setup), then read here. The library alone needs less.
 ifeq (,$(filter help clean format,$(MAKECMDGOALS)))
-include $(BUILD)/cuda.mk
+include $(BUILD)/$(if $(filter-out all install uninstall dist,$(MAKECMDGOALS)),everything,cuda).mk
 endif
 $(BUILD)/cuda.mk: scripts/setup
-	@scripts/setup $(BUILD)
+	@scripts/setup $(BUILD) library
+$(BUILD)/everything.mk: scripts/setup
+	@scripts/setup $(BUILD) everything
 
 # x86_64 or aarch64: what the compiler builds for.
 ARCH := $(firstword $(subst -, ,$(shell $(CXX) -dumpmachine)))
