@@ -13,7 +13,7 @@ constexpr std::string_view kNeedDeviceMemory[] = {"libnccl", "libuct_cuda", "lib
 
 struct Search {
   std::uintptr_t address;
-  std::string library;
+  const char* path = nullptr;
 };
 
 int visit(dl_phdr_info* object, std::size_t, void* data) {
@@ -21,8 +21,7 @@ int visit(dl_phdr_info* object, std::size_t, void* data) {
   for (int i = 0; i < object->dlpi_phnum; ++i) {
     const ElfW(Phdr)& segment = object->dlpi_phdr[i];
     if (segment.p_type != PT_LOAD || search.address - object->dlpi_addr - segment.p_vaddr >= segment.p_memsz) continue;
-    const std::string_view path = object->dlpi_name;
-    search.library = path.substr(path.rfind('/') + 1);
+    search.path = object->dlpi_name;
     return 1;
   }
   return 0;
@@ -31,9 +30,11 @@ int visit(dl_phdr_info* object, std::size_t, void* data) {
 }  // namespace
 
 std::string library_of(const void* address) {
-  Search search{reinterpret_cast<std::uintptr_t>(address), {}};
-  dl_iterate_phdr(visit, &search);
-  return search.library;
+  Search search{reinterpret_cast<std::uintptr_t>(address)};
+  if (dl_iterate_phdr(visit, &search) == 0) return {};
+  // The string is made here: an exception must not pass through the C library, whose unwinder is not ours.
+  const std::string_view path = search.path;
+  return std::string(path.substr(path.rfind('/') + 1));
 }
 
 bool is_named(std::string_view library, std::string_view name) noexcept {

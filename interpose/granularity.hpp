@@ -20,7 +20,7 @@ enum class Granularity : std::uint8_t {
 
 struct GranularityChoice {
   Granularity granularity = Granularity::Segment;  // never Auto
-  std::string why = "no Python program";
+  std::string why = "not Python";  // short enough not to be allocated: made while the process is being loaded
   std::vector<std::pair<std::string, std::string>> variables;  // as this process is to see them; nothing else changes
 };
 

@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdint>
 #include <mutex>
+#include <new>
 
 #include "interpose/output_file.hpp"
 
@@ -20,8 +21,9 @@ struct Sink {
 };
 
 // Never destroyed: destructors and atexit handlers of the guest may still have us log.
-Sink& sink() {
-  static Sink* const instance = new Sink;
+Sink& sink() noexcept {
+  alignas(Sink) static unsigned char storage[sizeof(Sink)];
+  static Sink* const instance = new (storage) Sink;
   return *instance;
 }
 

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <new>
 #include <optional>
 
 #include "interpose/handlers.hpp"
@@ -107,6 +108,8 @@ CUresult allocate(CUdeviceptr* address, std::size_t bytes, Pass&& pass) {
     log(LogLevel::Info, [&] {
       return fmt::format("allocation of {} bytes refused: {}", bytes, uvm::to_string(allocation.error().reason));
     });
+    // Not the driver's error and not the program's limit: the driver shall say itself.
+    if (allocation.error().reason == uvm::Reason::TableRefused) throw std::bad_alloc();
     return allocation.error().code;
   }
   note_allocated(shim, *allocation);

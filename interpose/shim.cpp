@@ -148,7 +148,8 @@ Shim::Shim(Config config_read, const uvm::DriverApi& driver_resolved, std::vecto
 
 void Shim::start() noexcept {
   static std::once_flag once;
-  contain([] { std::call_once(once, start_once); });
+  // The exception stays inside: between it and here are frames of the C library, whose unwinder is not ours.
+  contain([] { std::call_once(once, [] { contain(start_once); }); });
 }
 
 void Shim::start_once() {

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <new>
+
 #include "interpose/log.hpp"
 #include "interpose/real_driver.hpp"
 #include "interpose/shim.hpp"
@@ -100,6 +102,8 @@ CUresult TensorPools::allocate(uvm::TensorPool& pool, CUdeviceptr* address, std:
     log(LogLevel::Info, [&] {
       return fmt::format("allocation of {} bytes refused: {}", bytes, uvm::to_string(tensor.error().reason));
     });
+    // Not the driver's error and not the program's limit: the driver shall say itself.
+    if (tensor.error().reason == uvm::Reason::TableRefused) throw std::bad_alloc();
     return tensor.error().code;
   }
   *address = tensor->address;

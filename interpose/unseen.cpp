@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <cstdio>
+#include <exception>
 #include <set>
 #include <string_view>
 
@@ -93,15 +94,25 @@ void collect(const dl_phdr_info& object, std::vector<Reference>& references) {
 }  // namespace
 
 std::vector<std::string> libraries_bound_to_driver() {
-  std::vector<Reference> references;
+  struct Collection {
+    std::vector<Reference> references{};
+    std::exception_ptr error{};
+  } collection;
+  // No exception may pass through the C library, whose unwinder is not ours.
   dl_iterate_phdr(
       [](dl_phdr_info* object, std::size_t, void* data) {
-        collect(*object, *static_cast<std::vector<Reference>*>(data));
-        return 0;
+        Collection& found = *static_cast<Collection*>(data);
+        try {
+          collect(*object, found.references);
+        } catch (...) {
+          found.error = std::current_exception();
+        }
+        return found.error != nullptr ? 1 : 0;
       },
-      &references);
+      &collection);
+  if (collection.error != nullptr) std::rethrow_exception(collection.error);
   std::set<std::string> bound;
-  for (const Reference& reference : references) {
+  for (const Reference& reference : collection.references) {
     // A call that was never made still leads into the object's own stub.
     const std::string target = library_of(reinterpret_cast<const void*>(reference.target));
     if (target.starts_with(kDriver) && !reference.library.starts_with(kDriver)) bound.insert(reference.library);

@@ -78,6 +78,11 @@ std::size_t lines_of(const std::string& path) {
   return static_cast<std::size_t>(std::ranges::count(text, '\n'));
 }
 
+// From one fault to the next: all of them in the long form, a few in the short one.
+std::size_t step_of(std::size_t faults) {
+  return std::getenv("HMSHIM_TEST_EVERY_FAULT") != nullptr ? 1 : std::max<std::size_t>(faults / 12, 1);
+}
+
 // Every driver call of a program fails once; in the short form a few of them. The program may end with an error of its
 // own, but neither by a signal nor never, and what it prints while all goes well it printed before.
 void expect_survival(const std::string& family) {
@@ -91,8 +96,7 @@ void expect_survival(const std::string& family) {
   const auto whole = run({{"SIMGPU_LOG", folder.file("log")}});
   ASSERT_TRUE(whole.succeeded()) << whole.describe();
   const std::size_t calls = lines_of(folder.file("log"));
-  const std::size_t step = std::getenv("HMSHIM_TEST_EVERY_FAULT") != nullptr ? 1 : std::max<std::size_t>(calls / 12, 1);
-  for (std::size_t k = 1; k <= calls; k += step) {
+  for (std::size_t k = 1; k <= calls; k += step_of(calls)) {
     const auto failed = run({{"SIMGPU_FAIL", "*:" + std::to_string(k) + ":CUDA_ERROR_OUT_OF_MEMORY"}});
     EXPECT_FALSE(failed.timed_out) << "call " << k << "\n" << failed.describe();
     EXPECT_EQ(failed.signal, 0) << "call " << k << "\n" << failed.describe();
@@ -107,6 +111,76 @@ TEST(Campaign, a_failing_call_is_survived_in_copies) { expect_survival("copies")
 TEST(Campaign, a_failing_call_is_survived_in_graphs) { expect_survival("graphs"); }
 TEST(Campaign, a_failing_call_is_survived_in_capture_beside) { expect_survival("capture_beside"); }
 TEST(Campaign, a_failing_call_is_survived_in_tensor_maps) { expect_survival("tensor_maps"); }
+
+// Whatever driver call fails: what the program frees is free.
+void expect_balance(const Environment& extra) {
+  const TempDir folder;
+  const auto run = [&](const Environment& more) {
+    Environment environment = on_simgpu_with_shim(extra);
+    environment.insert(more.begin(), more.end());
+    return run_guest({.program = guest_program("balance"),
+                      .args = {},
+                      .environment = environment,
+                      .timeout = std::chrono::seconds(20)});
+  };
+  const auto whole = run({{"SIMGPU_LOG", folder.file("log")}});
+  ASSERT_EQ(whole.out, "done\n") << whole.describe();
+  const std::size_t calls = lines_of(folder.file("log"));
+  for (std::size_t k = 1; k <= calls; k += step_of(calls)) {
+    const auto failed = run({{"SIMGPU_FAIL", "*:" + std::to_string(k) + ":CUDA_ERROR_OUT_OF_MEMORY"}});
+    EXPECT_EQ(failed.out, "done\n") << "call " << k << "\n" << failed.describe();
+  }
+}
+
+TEST(Campaign, whatever_call_fails_the_books_balance) { expect_balance({{"SIMGPU_CAPACITY", "256MiB"}}); }
+TEST(Campaign, whatever_call_fails_the_books_balance_on_a_device_that_is_too_small) {
+  expect_balance({{"SIMGPU_CAPACITY", "32MiB"}});
+}
+TEST(Campaign, whatever_call_fails_the_books_balance_with_the_learned_policy) {
+  expect_balance({{"SIMGPU_CAPACITY", "32MiB"}, {"HMSHIM_POLICY", "learned"}});
+}
+
+// ---- the library's own allocations
+
+// Each fails once: the program does what it does when none fails.
+void expect_indifference(const std::string& guest, const std::vector<std::string>& args, const Environment& extra) {
+  const TempDir folder;
+  const auto run = [&](const Environment& more) {
+    Environment environment = extra;
+    environment.insert(more.begin(), more.end());
+    environment["LD_PRELOAD"] = (build_dir() / "guests" / "liballocation_faults_preload.so").string() + ":" +
+                                (build_dir() / "libhmshim.so").string();
+    return run_guest({.program = guest_program(guest),
+                      .args = args,
+                      .environment = on_simgpu(environment),
+                      .timeout = std::chrono::seconds(30)});
+  };
+  const auto whole = run({{"GUEST_ALLOCATIONS", folder.file("count")}});
+  ASSERT_TRUE(whole.succeeded()) << whole.describe();
+  const auto allocations = static_cast<std::size_t>(std::stoul(read_file(folder.file("count"))));
+  ASSERT_GT(allocations, 20U);
+  for (std::size_t k = 1; k <= allocations; k += step_of(allocations)) {
+    const auto failed = run({{"GUEST_FAIL_ALLOCATION", std::to_string(k)}});
+    EXPECT_TRUE(failed.succeeded()) << "allocation " << k << "\n" << failed.describe();
+    EXPECT_EQ(failed.out, whole.out) << "allocation " << k;
+  }
+}
+
+TEST(Campaign, a_failing_allocation_of_the_librarys_own_changes_nothing_in_pointers) {
+  expect_indifference("families", {"pointers"}, with_kernels({{"SIMGPU_CAPACITY", kLarge}}, {}));
+}
+TEST(Campaign, a_failing_allocation_of_the_librarys_own_changes_nothing_in_graphs) {
+  expect_indifference("families", {"graphs"}, with_kernels({{"SIMGPU_CAPACITY", kLarge}}, {}));
+}
+TEST(Campaign, a_failing_allocation_of_the_librarys_own_changes_nothing_in_random_calls) {
+  expect_indifference("random_calls", {"1", "1", "60"}, with_kernels({{"SIMGPU_CAPACITY", kLarge}}, {}));
+}
+TEST(Campaign, a_failing_allocation_of_the_librarys_own_changes_nothing_under_a_plan) {
+  expect_indifference("layers", {"--iterations", "5"},
+                      {{"SIMGPU_CAPACITY", "128MiB"},
+                       {"HMSHIM_POLICY", "learned"},
+                       {"SIMGPU_KERNELS", build_dir() / "guests" / "liblayers_kernels.so"}});
+}
 
 }  // namespace
 }  // namespace hmshim::support
