@@ -35,6 +35,9 @@ ARCH := $(firstword $(subst -, ,$(shell $(CXX) -dumpmachine)))
 # Designated initialisers leave out what keeps its default.
 WARNINGS := -Wall -Wextra -Wconversion -Wshadow -Wno-missing-field-initializers -Werror
 SANITIZE_FLAGS := $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-sanitize-recover=undefined -fno-omit-frame-pointer)
+# nvcc's programs are not instrumented: they get the runtime by preload, and their own leaks are no concern.
+SANITIZER_ENVIRONMENT := $(if $(SANITIZE),HMSHIM_TEST_SANITIZER=$(shell $(CXX) -print-file-name=lib$(if $(filter thread,$(SANITIZE)),tsan,asan).so) \
+  ASAN_OPTIONS=detect_leaks=0:detect_odr_violation=0 TSAN_OPTIONS=halt_on_error=1)
 CPPFLAGS := -I. -isystem $(CUDA_INCLUDE) -DFMT_HEADER_ONLY -DHMSHIM_VERSION='"$(VERSION)"'
 CXXFLAGS := -std=c++20 -O2 -g $(WARNINGS) $(SANITIZE_FLAGS) -MMD -MP
 PIC := -fPIC -fvisibility=hidden -fvisibility-inlines-hidden -ftls-model=initial-exec
@@ -210,7 +213,7 @@ tests: $(LIB) $(SIMGPU) $(SIMGPU_OLD) $(NULL_DRIVER) $(OLD_DRIVER) $(GUESTS) $(G
 
 test: tests ## build and run all tests on the simulated GPU; TESTS=REGEX runs some
 	@echo 'include("$(CURDIR)/tests/CTestTestfile.cmake")' >$(BUILD)/tests/CTestTestfile.cmake
-	HMSHIM_TEST_SOURCE=$(CURDIR) HMSHIM_TEST_BUILD=$(abspath $(BUILD)) HMSHIM_TEST_CUDA=$(CUDA_ROOT) \
+	HMSHIM_TEST_SOURCE=$(CURDIR) HMSHIM_TEST_BUILD=$(abspath $(BUILD)) HMSHIM_TEST_CUDA=$(CUDA_ROOT) $(SANITIZER_ENVIRONMENT) \
 	  ctest --test-dir $(BUILD)/tests --output-on-failure --no-tests=error -j$(JOBS) $(if $(TESTS),-R '$(TESTS)')
 
 campaign: tests ## the long form of the random and fault campaigns; SEEDS=N random sequences of calls of each kind

@@ -141,5 +141,29 @@ INSTANTIATE_TEST_SUITE_P(Allocators, OtherPreloads,
                          ::testing::Values("/usr/lib/x86_64-linux-gnu/libjemalloc.so.2",
                                            "/usr/lib/x86_64-linux-gnu/libtcmalloc_minimal.so.4"));
 
+// The library's own structures live in the program's allocator: whatever that does in malloc, it may do in ours.
+TEST(OtherAllocators, that_call_cuda_in_malloc_do_not_deadlock) {
+  const std::string other = (build_dir() / "guests" / "libcuda_in_malloc_preload.so").string();
+  const std::string ours = (build_dir() / "libhmshim.so").string();
+  const auto train = [&](const std::string& preloads, const Environment& extra) {
+    Environment environment = extra;
+    environment.emplace("SIMGPU_KERNELS", build_dir() / "guests" / "liblayers_kernels.so");
+    environment.emplace("LD_PRELOAD", preloads);
+    return run_guest({.program = guest_program("layers"),
+                      .args = {"--allocates", "--iterations", "5"},
+                      .environment = on_simgpu(environment),
+                      .timeout = std::chrono::seconds(30)});
+  };
+  const GuestResult alone = train("", {{"SIMGPU_CAPACITY", "1GiB"}});
+  ASSERT_TRUE(alone.succeeded()) << alone.describe();
+  for (const std::string& preloads : {other + ":" + ours, ours + ":" + other}) {
+    for (const char* policy : {"on_demand", "learned"}) {
+      const GuestResult with = train(preloads, {{"SIMGPU_CAPACITY", "128MiB"}, {"HMSHIM_POLICY", policy}});
+      EXPECT_TRUE(with.succeeded()) << preloads << "\n" << with.describe();
+      EXPECT_EQ(with.out, alone.out) << preloads;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace hmshim::support

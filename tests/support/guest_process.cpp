@@ -219,13 +219,18 @@ Environment on_simgpu(const Environment& extra) {
   }
   Environment environment = extra;
   environment.emplace("LD_LIBRARY_PATH", libraries);
+  // Where everything is instrumented the sanitizer's runtime must come first in each process.
+  if (const char* runtime = std::getenv("HMSHIM_TEST_SANITIZER"); runtime != nullptr && *runtime != '\0') {
+    auto& preload = environment["LD_PRELOAD"];
+    preload = runtime + (preload ? ":" + *preload : "");
+  }
   return environment;
 }
 
 Environment on_simgpu_with_shim(const Environment& extra) {
-  Environment environment = on_simgpu(extra);
+  Environment environment = extra;
   environment.emplace("LD_PRELOAD", (build_dir() / "libhmshim.so").string());
-  return environment;
+  return on_simgpu(environment);
 }
 
 TempDir::TempDir() {
