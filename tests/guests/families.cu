@@ -436,6 +436,47 @@ void tensor_maps() {
   finish(arrays);
 }
 
+// ---- launches, each way three times
+
+extern "C" {
+CUresult cuLaunchKernel_ptsz(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream,
+                             void**, void**);
+CUresult cuLaunchKernelEx_ptsz(const CUlaunchConfig*, CUfunction, void**, void**);
+CUresult cuLaunchCooperativeKernel_ptsz(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
+                                        unsigned, CUstream, void**);
+}
+
+void launches() {
+  const CUdeviceptr total = allocate(kBytes), one = allocate(kBytes);
+  fill(total, 0);
+  fill(one, 1);
+  CUkernel kernel = nullptr;
+  CUfunction function = nullptr;
+  CHECK(cudaGetKernel(&kernel, reinterpret_cast<const void*>(guest_sum)));
+  DRIVER(cuKernelGetFunction(&function, kernel));
+  std::size_t count = kCount;
+  CUdeviceptr out = total, a = total, b = one;
+  void* arguments[] = {&out, &a, &b, &count};
+  CUlaunchConfig config{};
+  config.gridDimX = guests::blocks(kCount);
+  config.gridDimY = config.gridDimZ = config.blockDimY = config.blockDimZ = 1;
+  config.blockDimX = guests::kThreads;
+  const unsigned blocks = config.gridDimX, threads = config.blockDimX;
+  for (int i = 0; i < 3; ++i) {
+    DRIVER(cuLaunchKernel(function, blocks, 1, 1, threads, 1, 1, 0, nullptr, arguments, nullptr));
+    DRIVER(cuLaunchKernelEx(&config, function, arguments, nullptr));
+    DRIVER(cuLaunchCooperativeKernel(function, blocks, 1, 1, threads, 1, 1, 0, nullptr, arguments));
+    DRIVER(cuCtxSynchronize());
+    DRIVER(cuLaunchKernel_ptsz(function, blocks, 1, 1, threads, 1, 1, 0, nullptr, arguments, nullptr));
+    DRIVER(cuLaunchKernelEx_ptsz(&config, function, arguments, nullptr));
+    DRIVER(cuLaunchCooperativeKernel_ptsz(function, blocks, 1, 1, threads, 1, 1, 0, nullptr, arguments));
+    DRIVER(cuCtxSynchronize());
+  }
+  std::printf("%g\n", value_of(total));
+  DRIVER(cuMemFree(total));
+  DRIVER(cuMemFree(one));
+}
+
 struct Family {
   const char* name;
   void (*run)();
@@ -447,7 +488,8 @@ constexpr Family kFamilies[] = {{"pointers", pointers},
                                 {"copies", copies},
                                 {"graphs", graphs},
                                 {"capture_beside", capture_beside},
-                                {"tensor_maps", tensor_maps}};
+                                {"tensor_maps", tensor_maps},
+                                {"launches", launches}};
 
 }  // namespace
 

@@ -119,6 +119,29 @@ TEST(Copies, of_every_form_find_both_sides_resident) {
   EXPECT_GT(figures_of(folder).at("h2d_user_bytes"), 0);
 }
 
+TEST(Launches, are_seen_whichever_way_they_are_made) {
+  const TempDir folder;
+  expect_same("launches", {{"SIMGPU_CAPACITY", kLarge}, {"HMSHIM_REPORT", folder.file("r.jsonl")}});
+  const json exit = exit_of(folder);
+  EXPECT_EQ(exit.at("devices").at(0).at("launches"), 18);
+  EXPECT_EQ(bypass(exit, "unknown_parameters").at("count"), 0);
+}
+
+TEST(Launches, with_arguments_of_every_shape_compute_the_same) {
+  for (const char* program : {"launch_args", "streams"}) {
+    const auto run = [&](const Environment& environment) {
+      Environment all = environment;
+      all.emplace("SIMGPU_KERNELS", build_dir() / "guests" / "libsum_kernels.so");
+      all.emplace("SIMGPU_CAPACITY", kSmall);
+      return run_guest({.program = guest_program(program), .args = {}, .environment = all});
+    };
+    const GuestResult without = run(on_simgpu());
+    const GuestResult with = run(on_simgpu_with_shim({{"HMSHIM_DEVICE_BUDGET", "14MiB"}}));
+    ASSERT_TRUE(without.succeeded()) << without.describe();
+    EXPECT_EQ(with.out, without.out) << with.describe();
+  }
+}
+
 TEST(Graphs, of_all_kinds_of_nodes_compute_the_same_when_the_device_is_too_small) {
   expect_same("graphs", {{"SIMGPU_CAPACITY", kSmall}});
 }
