@@ -8,6 +8,15 @@
 
 #include "tests/guests/sum.hpp"
 
+// What per-thread default streams make of them.
+extern "C" {
+CUresult cuLaunchKernel_ptsz(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream,
+                             void**, void**);
+CUresult cuLaunchKernelEx_ptsz(const CUlaunchConfig*, CUfunction, void**, void**);
+CUresult cuLaunchCooperativeKernel_ptsz(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
+                                        unsigned, CUstream, void**);
+}
+
 namespace {
 
 constexpr std::size_t kCount = std::size_t{1} << 20;  // 4 MiB of floats
@@ -437,14 +446,6 @@ void tensor_maps() {
 }
 
 // ---- launches, each way three times
-
-extern "C" {
-CUresult cuLaunchKernel_ptsz(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream,
-                             void**, void**);
-CUresult cuLaunchKernelEx_ptsz(const CUlaunchConfig*, CUfunction, void**, void**);
-CUresult cuLaunchCooperativeKernel_ptsz(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
-                                        unsigned, CUstream, void**);
-}
 
 void launches() {
   const CUdeviceptr total = allocate(kBytes), one = allocate(kBytes);
