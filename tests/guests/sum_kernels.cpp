@@ -1,6 +1,7 @@
 // The kernels of sum.hpp for the simulated GPU.
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 
 #include "tests/guests/gather.hpp"
 #include "tests/guests/host_body.hpp"
@@ -38,10 +39,11 @@ struct Doubling {
   std::size_t count;
 
   explicit Doubling(const simgpu_launch* launch) {
-    const auto* arguments = static_cast<const guests::TensorMapArguments*>(launch->parameters[0]);
-    out = static_cast<float*>(simgpu_tensor_map_address(arguments->out));
-    in = static_cast<const float*>(simgpu_tensor_map_address(arguments->in));
-    count = arguments->count;
+    guests::TensorMapArguments arguments;  // the parameter's copy is not aligned as the type wants it
+    std::memcpy(&arguments, launch->parameters[0], sizeof arguments);
+    out = static_cast<float*>(simgpu_tensor_map_address(arguments.out));
+    in = static_cast<const float*>(simgpu_tensor_map_address(arguments.in));
+    count = arguments.count;
   }
 };
 

@@ -114,7 +114,7 @@ void Model::watch(const void* memory, const void* seen, std::size_t bytes, TimeN
   if (deadline_ns > call.now()) impl_->engine.at(deadline_ns, [] {});
   Agents::Agent& self = call.self();
   call.wait([&, this] {
-    return self.is_woken || std::memcmp(memory, seen, bytes) != 0 ||
+    return self.is_woken || (bytes != 0 && std::memcmp(memory, seen, bytes) != 0) ||
            (deadline_ns != 0 && impl_->engine.now() >= deadline_ns);
   });
   self.is_woken = false;
