@@ -39,6 +39,10 @@ void simgpu_set_duration_ns(simgpu_footprint* footprint, int64_t duration_ns);
 typedef void (*simgpu_describe)(const simgpu_launch* launch, simgpu_footprint* footprint);
 void simgpu_register_footprint(const char* mangled, simgpu_describe describe);
 
+/* The stand-in runtime tells what it handed out, and with 0 bytes what it took back: a kernel without footprint touches
+ * no more than the tensor that it names, whatever larger allocation a library under test cut that from. */
+void simgpu_note_tensor(uint64_t address, uint64_t bytes);
+
 /* The address of the tensor that a kernel's CUtensorMap parameter was made from. */
 void* simgpu_tensor_map_address(const void* map);
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
+#include <mutex>
 
 #include "tests/simgpu/driver/capture.hpp"
 #include "tests/simgpu/simgpu.h"
@@ -54,7 +56,29 @@ std::uint64_t lowest_address() {
   return lowest;
 }
 
-// What a kernel without description touches: each allocation its parameters point into, from the pointer to the end.
+// What the runtime handed out, by address: a library under test may have cut it from a larger allocation.
+struct Tensors {
+  std::mutex mutex;
+  std::map<std::uint64_t, std::uint64_t> ends;
+};
+
+// Never destroyed, like the driver.
+Tensors& tensors() {
+  static auto* const made = new Tensors;
+  return *made;
+}
+
+// The end of the tensor that `address` lies in, `otherwise` where the runtime told of none.
+std::uint64_t end_of_tensor(std::uint64_t address, std::uint64_t otherwise) {
+  const std::lock_guard lock(tensors().mutex);
+  auto next = tensors().ends.upper_bound(address);
+  if (next == tensors().ends.begin()) return otherwise;
+  --next;
+  return address < next->second ? next->second : otherwise;
+}
+
+// What a kernel without description touches: each tensor or allocation its parameters point into, from the pointer to
+// the end.
 std::vector<Access> operands(const KernelWork& work) {
   std::vector<Access> accesses;
   const std::uint64_t lowest = lowest_address();
@@ -64,7 +88,8 @@ std::vector<Access> operands(const KernelWork& work) {
     if (word < lowest) continue;
     const auto allocation = driver().model->find_allocation(word);
     if (!allocation) continue;
-    const Access access{word, allocation->address + allocation->bytes - word, AccessKind::kReadWrite};
+    const std::uint64_t end = end_of_tensor(word, allocation->address + allocation->bytes);
+    const Access access{word, end - word, AccessKind::kReadWrite};
     const bool is_known = std::ranges::any_of(accesses, [&](const Access& a) { return a.address == access.address; });
     if (!is_known) accesses.push_back(access);
   }
@@ -178,6 +203,15 @@ CUresult submit(Stream& stream, Work work) {
 using namespace hmshim::simgpu;
 
 extern "C" {
+
+__attribute__((visibility("default"))) void simgpu_note_tensor(uint64_t address, uint64_t bytes) {
+  const std::lock_guard lock(tensors().mutex);
+  if (bytes == 0) {
+    tensors().ends.erase(address);
+  } else {
+    tensors().ends[address] = address + bytes;
+  }
+}
 
 __attribute__((visibility("default"))) void simgpu_touch(simgpu_footprint* footprint, uint64_t address, uint64_t bytes,
                                                          int kind) {

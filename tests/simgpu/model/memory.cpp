@@ -17,8 +17,9 @@ struct Layout {
   std::uint64_t device_base, device_stride, managed_base, managed_bytes;
 };
 // Between the executable's usual places (0x4000..., 0x55...) and the mmap area (0x7f...): free on x86-64 and AArch64,
-// and a pointer tells at a glance whose it is.
-constexpr Layout kUsual{0x200000000000, 1ULL << 40, 0x300000000000, 1ULL << 44};
+// and a pointer tells at a glance whose it is. As on hardware the lower half is no round number: what is left of a
+// pointer in a kernel's padding, half overwritten with a small integer, is no address.
+constexpr Layout kUsual{0x202a9c000000, 1ULL << 40, 0x302a9c000000, 1ULL << 44};
 // ThreadSanitizer keeps its shadow below 0x7e80..., and the kernel's mmap area starts near 0x7fff....
 constexpr Layout kThreadSanitized{0x7e8000000000, 1ULL << 34, 0x7ec000000000, 1ULL << 37};
 

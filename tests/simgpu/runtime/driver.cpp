@@ -15,6 +15,7 @@ struct State {
   Driver legacy;
   Driver per_thread;
   GetProcAddress get = nullptr;
+  void (*note_tensor)(std::uint64_t, std::uint64_t) = nullptr;  // of the stand-in driver only
   std::once_flag once;
   cudaError_t load_error = cudaErrorUnknown;
   std::mutex mutex;
@@ -55,6 +56,7 @@ cudaError_t load() {
   if (library == nullptr) return cudaErrorInsufficientDriver;
   auto get = reinterpret_cast<GetProcAddress>(dlsym(library, "cuGetProcAddress_v2"));
   if (get == nullptr) return cudaErrorInsufficientDriver;
+  state().note_tensor = reinterpret_cast<decltype(State::note_tensor)>(dlsym(library, "simgpu_note_tensor"));
   void* own = nullptr;
   for (const int version : {11030, 12000}) {
     if (get("cuGetProcAddress", &own, version, CU_GET_PROC_ADDRESS_DEFAULT, nullptr) != CUDA_SUCCESS) own = nullptr;
@@ -104,6 +106,10 @@ const Driver& driver(Flavour flavour) noexcept {
 }
 
 GetProcAddress driver_lookup() noexcept { return state().get; }
+
+void note_tensor(CUdeviceptr address, std::uint64_t bytes) noexcept {
+  if (state().note_tensor != nullptr && address != 0) state().note_tensor(address, bytes);
+}
 
 cudaError_t make_ready() noexcept {
   if (const cudaError_t error = load_driver(); error != cudaSuccess) return error;

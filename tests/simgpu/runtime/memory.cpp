@@ -19,6 +19,16 @@ CUmemLocation* same(cudaMemLocation* locations) {
   return reinterpret_cast<CUmemLocation*>(locations);
 }
 
+// An allocation that succeeded is known from then on, and forgotten before it is freed: another thread may get it.
+CUresult allocated(CUresult result, void** pointer, std::size_t bytes) {
+  if (result == CUDA_SUCCESS) note_tensor(address(*pointer), bytes);
+  return result;
+}
+CUdeviceptr freed(void* pointer) {
+  note_tensor(address(pointer), 0);
+  return address(pointer);
+}
+
 cudaMemoryType type_of(unsigned driver_type, bool is_managed) {
   if (is_managed) return cudaMemoryTypeManaged;
   if (driver_type == CU_MEMORYTYPE_HOST) return cudaMemoryTypeHost;
@@ -28,12 +38,13 @@ cudaMemoryType type_of(unsigned driver_type, bool is_managed) {
 }  // namespace
 
 SIMGPU_RUNTIME_BOTH(cudaMallocAsync, _ptsz, (void** pointer, size_t bytes, cudaStream_t stream),
-                    { return cu.cuMemAllocAsync_(out(pointer), bytes, stream); })
+                    { return allocated(cu.cuMemAllocAsync_(out(pointer), bytes, stream), pointer, bytes); })
 SIMGPU_RUNTIME_BOTH(cudaMallocFromPoolAsync, _ptsz,
-                    (void** pointer, size_t bytes, cudaMemPool_t pool, cudaStream_t stream),
-                    { return cu.cuMemAllocFromPoolAsync_(out(pointer), bytes, pool, stream); })
+                    (void** pointer, size_t bytes, cudaMemPool_t pool, cudaStream_t stream), {
+                      return allocated(cu.cuMemAllocFromPoolAsync_(out(pointer), bytes, pool, stream), pointer, bytes);
+                    })
 SIMGPU_RUNTIME_BOTH(cudaFreeAsync, _ptsz, (void* pointer, cudaStream_t stream),
-                    { return cu.cuMemFreeAsync_(address(pointer), stream); })
+                    { return cu.cuMemFreeAsync_(freed(pointer), stream); })
 SIMGPU_RUNTIME_BOTH(cudaMemPrefetchAsync, _ptsz,
                     (const void* pointer, size_t bytes, cudaMemLocation location, unsigned flags, cudaStream_t stream),
                     { return cu.cuMemPrefetchAsync_(address(pointer), bytes, from_runtime(location), flags, stream); })
@@ -67,7 +78,7 @@ cudaError_t cudaMalloc(void** pointer, size_t bytes) {
       *pointer = nullptr;
       return CUDA_SUCCESS;
     }
-    return cu.cuMemAlloc_(out(pointer), bytes);
+    return allocated(cu.cuMemAlloc_(out(pointer), bytes), pointer, bytes);
   });
 }
 cudaError_t cudaMallocPitch(void** pointer, size_t* pitch, size_t width, size_t height) {
@@ -85,7 +96,7 @@ cudaError_t cudaMallocManaged(void** pointer, size_t bytes, unsigned flags) {
   return run([&](const Driver& cu) { return cu.cuMemAllocManaged_(out(pointer), bytes, flags); });
 }
 cudaError_t cudaFree(void* pointer) {
-  return run([&](const Driver& cu) { return cu.cuMemFree_(address(pointer)); });
+  return run([&](const Driver& cu) { return cu.cuMemFree_(freed(pointer)); });
 }
 cudaError_t cudaMallocHost(void** pointer, size_t bytes) {
   return run([&](const Driver& cu) { return cu.cuMemHostAlloc_(pointer, bytes, 0); });

@@ -35,6 +35,9 @@ enum class Flavour : std::uint8_t { Legacy, PerThread };
 using GetProcAddress = CUresult (*)(const char*, void**, int, cuuint64_t, CUdriverProcAddressQueryResult*);
 [[nodiscard]] GetProcAddress driver_lookup() noexcept;
 
+// What the guest got, or with 0 bytes gave back: the stand-in driver keeps it in mind (simgpu_note_tensor).
+void note_tensor(CUdeviceptr address, std::uint64_t bytes) noexcept;
+
 // load_driver(), then the calling thread's device gets its primary context, unless some context is current already.
 [[nodiscard]] cudaError_t make_ready() noexcept;
 // The calling thread's device: that of the current context, else what cudaSetDevice chose.

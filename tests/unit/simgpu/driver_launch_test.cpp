@@ -98,6 +98,24 @@ TEST(DriverLaunch, a_kernel_without_body_touches_its_operands_from_the_pointer_t
   EXPECT_EQ(Gpu::stats().kernels, 1U);
 }
 
+TEST(DriverLaunch, a_kernel_without_body_touches_no_more_than_the_tensor_that_the_runtime_told_of) {
+  const Gpu gpu;
+  const CUfunction function = Gpu::function(Gpu::module(kImage), "combine");
+  const CUdeviceptr slab = Gpu::allocate_managed(16 * kMiB);
+  CUdeviceptr out = slab + 4 * kMiB;
+  CUdeviceptr pair[] = {0, 0};
+  char addend = 0;
+  void* parameters[] = {&out, pair, &addend};
+  simgpu_note_tensor(out, 2 * kMiB);
+  ASSERT_EQ(Gpu::launch(function, parameters), CUDA_SUCCESS);
+  ASSERT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
+  EXPECT_EQ(Gpu::stats().resident_bytes, 2 * kMiB);
+  simgpu_note_tensor(out, 0);
+  ASSERT_EQ(Gpu::launch(function, parameters), CUDA_SUCCESS);
+  ASSERT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
+  EXPECT_EQ(Gpu::stats().resident_bytes, 12 * kMiB);
+}
+
 TEST(DriverLaunch, a_described_kernel_touches_and_takes_what_it_says) {
   const Gpu gpu;
   simgpu_register_footprint("combine", [](const simgpu_launch* launch, simgpu_footprint* footprint) {
