@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "policy/extents.hpp"
-#include "policy/mix.hpp"
 #include "policy/policy.hpp"
 
 namespace hmshim::policy {
@@ -61,11 +60,7 @@ Engine::~Engine() = default;
 
 void Engine::allocated(const Allocated& event) {
   freed({event.extent});  // an id that comes again is free, even when its Freed was lost
-  // Launches are recognised by the sizes of what they touch. The ordinal in event.identity would tell identical layers
-  // apart, but that of a temporary need not repeat from one iteration to the next, and which extents are temporaries
-  // shows only later: a signature that changed then would cost the detector an iteration. Staleness tells layers from
-  // iterations.
-  state_->extents.add(event.extent, event.bytes, mix(event.bytes), state_->launches);
+  state_->extents.add(event.extent, event.bytes, state_->launches);
   state_->lifetimes.began(event.extent, event.bytes, state_->launches);
 }
 
@@ -92,7 +87,7 @@ void Engine::retired(const Freed& event) {
 
 void Engine::revived(const Allocated& event) {
   if (!state_->extents.is_retired(event.extent)) return allocated(event);
-  state_->extents.revive(event.extent, mix(event.bytes), state_->launches);
+  state_->extents.revive(event.extent, state_->launches);
   state_->lifetimes.began(event.extent, event.bytes, state_->launches);
 }
 
@@ -184,7 +179,6 @@ void Engine::place(ExtentId extent, bool is_on_device) noexcept {
 
 Engine::State::Bytes Engine::State::touch(const Launch& event, bool is_launch) {
   ++launches;
-  std::uint64_t signature = event.signature;
   std::uint64_t staleness = 0;
   Bytes bytes;
   for (const ExtentId id : event.touched) {
@@ -193,7 +187,6 @@ Engine::State::Bytes Engine::State::touch(const Launch& event, bool is_launch) {
     if (extent.touched_at == launches) continue;  // named twice
     staleness = std::max(staleness, launches - extent.touched_at);
     extents.touch(id, launches);
-    signature += extent.fingerprint;
     bytes.own += extent.bytes;
     if (extent.place != Place::Device) bytes.incoming += extent.bytes;
     if (extent.iteration != current.ordinal + 1) {
@@ -204,7 +197,10 @@ Engine::State::Bytes Engine::State::touch(const Launch& event, bool is_launch) {
   // Copies belong to the iteration in which they fall but do not make one: loading a model is a long run of equal
   // copies. Launches that touch nothing of ours count a little.
   lifetimes.launched(event.touched, launches, iterations.period_launches());
-  if (is_launch) iterations.observe(signature, bytes.own + 1, staleness);
+  // What a launch touches is no part of what it is recognised by: padding and unused entries of by-value structs hold
+  // what was on the caller's stack, which points into live memory in one iteration and not in the next (PyTorch's
+  // TensorListMetadata). Staleness, which tells layers from iterations, bears with some of that.
+  if (is_launch) iterations.observe(event.signature, bytes.own + 1, staleness);
   return bytes;
 }
 

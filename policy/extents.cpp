@@ -2,9 +2,9 @@
 
 namespace hmshim::policy {
 
-void Extents::add(ExtentId id, std::uint64_t bytes, std::uint64_t fingerprint, std::uint64_t launch) {
+void Extents::add(ExtentId id, std::uint64_t bytes, std::uint64_t launch) {
   if (id >= extents_.size()) extents_.resize(std::size_t{id} + 1);
-  extents_[id] = {.bytes = bytes, .fingerprint = fingerprint, .touched_at = launch, .allocated_at = launch};
+  extents_[id] = {.bytes = bytes, .touched_at = launch, .allocated_at = launch};
   footprint_bytes_ += bytes;
 }
 
@@ -28,15 +28,11 @@ void Extents::retire(ExtentId id) noexcept {
   footprint_bytes_ -= extent.bytes;
 }
 
-void Extents::revive(ExtentId id, std::uint64_t fingerprint, std::uint64_t launch) noexcept {
+void Extents::revive(ExtentId id, std::uint64_t launch) noexcept {
   Extent& extent = extents_[id];
   const bool is_resident = extent.place == Place::Device;
   if (is_resident) unlink(id);
-  extent = {.bytes = extent.bytes,
-            .fingerprint = fingerprint,
-            .touched_at = launch,
-            .allocated_at = launch,
-            .place = extent.place};
+  extent = {.bytes = extent.bytes, .touched_at = launch, .allocated_at = launch, .place = extent.place};
   if (is_resident) {
     link_newest(id);
     retired_resident_bytes_ -= extent.bytes;
@@ -50,7 +46,7 @@ void Extents::discard(ExtentId id) noexcept {
 }
 
 void Extents::add_retired(ExtentId id, std::uint64_t bytes, Place place) {
-  add(id, bytes, 0, 0);
+  add(id, bytes, 0);
   retire(id);
   if (place == Place::Device) {
     move_to_device(id);

@@ -19,8 +19,7 @@ enum class Place : std::uint8_t {
 };
 
 struct Extent {
-  std::uint64_t bytes = 0;        // 0: the id is not in use
-  std::uint64_t fingerprint = 0;  // its share in the signature of the launches that touch it
+  std::uint64_t bytes = 0;  // 0: the id is not in use
   std::uint64_t touched_at =
       0;  // ordinal of the last launch that named it, as the engine counts; at first, of the last before it
   std::uint64_t allocated_at = 0;  // ordinal of the last launch before the guest got it
@@ -36,7 +35,7 @@ struct Extent {
 class Extents {
  public:
   // `id` must not be contained.
-  void add(ExtentId id, std::uint64_t bytes, std::uint64_t fingerprint, std::uint64_t launch);
+  void add(ExtentId id, std::uint64_t bytes, std::uint64_t launch);
   void remove(ExtentId id) noexcept;  // retired or not
 
   [[nodiscard]] bool contains(ExtentId id) const noexcept {
@@ -64,7 +63,7 @@ class Extents {
   void retire(ExtentId id) noexcept;
 
   // `id` must be retired.
-  void revive(ExtentId id, std::uint64_t fingerprint, std::uint64_t launch) noexcept;
+  void revive(ExtentId id, std::uint64_t launch) noexcept;
   void discard(ExtentId id) noexcept;  // its contents are dropped
   void mark_mixed(ExtentId id) noexcept { extents_[id].is_mixed = true; }
   // A retired extent that has `place` from the start.

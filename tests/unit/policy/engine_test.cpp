@@ -257,6 +257,24 @@ TEST(Engine, reports_iterations_of_identical_layers_from_the_second_on) {
   }
 }
 
+TEST(Engine, finds_the_iteration_although_launches_name_extents_by_accident) {
+  Engine engine({.policy = "on_demand", .budget_bytes = 100 * kBlock});
+  constexpr ExtentId kExtents = 8;
+  for (ExtentId id = 0; id < kExtents; ++id) engine.allocated({id, (id + 1) * kBlock, id});
+  std::mt19937 random(1);  // NOLINT: the same sequence every time
+  Actions actions;
+  Tick tick = 0;
+  for (int iteration = 0; iteration < 8; ++iteration) {
+    for (std::uint64_t launch = 0; launch < 20; ++launch) {
+      std::vector<ExtentId> touched{static_cast<ExtentId>(launch % kExtents)};
+      if (random() % 4 == 0) touched.push_back(static_cast<ExtentId>(random() % kExtents));
+      engine.launch({++tick, 100 + launch, 0, touched}, actions);
+    }
+  }
+  EXPECT_EQ(engine.iterations().period_launches(), 20U);
+  EXPECT_GT(engine.iterations().confidence(), 0.9);
+}
+
 TEST(Engine, rows_and_the_iteration_under_way_add_up_to_the_totals) {
   Engine engine({.policy = "on_demand", .budget_bytes = 30 * kBlock});
   TrainingLoop loop(engine);

@@ -12,7 +12,7 @@ namespace {
 // launch 5 and then freed. Its id is 10 + round.
 class Foreseen : public testing::Test {
  protected:
-  Foreseen() { extents_.add(0, kBlockBytes, 1, 0); }
+  Foreseen() { extents_.add(0, kBlockBytes, 0); }
 
   void run_until(std::uint64_t rounds, std::uint32_t position) {
     while (ordinal_ < rounds * 8 + position + 1) step();
@@ -30,7 +30,7 @@ class Foreseen : public testing::Test {
   void step() {
     const std::uint64_t position = ordinal_ % 8;
     const auto round_temporary = static_cast<ExtentId>(10 + ordinal_ / 8);
-    if (position == 2) extents_.add(round_temporary, 3 * kBlockBytes, 1, ordinal_);
+    if (position == 2) extents_.add(round_temporary, 3 * kBlockBytes, ordinal_);
     if (position == 6) extents_.remove(round_temporary);
     std::vector<ExtentId> touched;
     if (position == 0 || position == 6) touched.push_back(0);
