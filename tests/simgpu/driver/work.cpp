@@ -87,7 +87,8 @@ std::vector<Access> operands(const KernelWork& work) {
     std::memcpy(&word, work.arguments.data() + at, sizeof word);
     if (word < lowest) continue;
     const auto allocation = driver().model->find_allocation(word);
-    if (!allocation) continue;
+    // What is freed in stream order lives until then, but no operand lies there: a word of padding only.
+    if (!allocation || !driver().find_memory(word)) continue;
     const std::uint64_t end = end_of_tensor(word, allocation->address + allocation->bytes);
     const Access access{word, end - word, AccessKind::kReadWrite};
     const bool is_known = std::ranges::any_of(accesses, [&](const Access& a) { return a.address == access.address; });

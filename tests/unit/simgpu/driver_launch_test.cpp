@@ -116,6 +116,21 @@ TEST(DriverLaunch, a_kernel_without_body_touches_no_more_than_the_tensor_that_th
   EXPECT_EQ(Gpu::stats().resident_bytes, 12 * kMiB);
 }
 
+TEST(DriverLaunch, a_word_that_points_into_memory_freed_in_stream_order_is_no_operand) {
+  const Gpu gpu;
+  const CUfunction function = Gpu::function(Gpu::module(kImage), "combine");
+  CUdeviceptr freed = 0;
+  ASSERT_EQ(cuMemAllocAsync(&freed, 4 * kMiB, nullptr), CUDA_SUCCESS);
+  CUdeviceptr out = Gpu::allocate_managed(2 * kMiB);
+  CUdeviceptr pair[] = {0, freed};
+  char addend = 0;
+  void* parameters[] = {&out, pair, &addend};
+  ASSERT_EQ(Gpu::launch(function, parameters), CUDA_SUCCESS);  // keeps the free waiting
+  ASSERT_EQ(cuMemFreeAsync(freed, nullptr), CUDA_SUCCESS);
+  ASSERT_EQ(Gpu::launch(function, parameters), CUDA_SUCCESS);
+  EXPECT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
+}
+
 TEST(DriverLaunch, a_described_kernel_touches_and_takes_what_it_says) {
   const Gpu gpu;
   simgpu_register_footprint("combine", [](const simgpu_launch* launch, simgpu_footprint* footprint) {
