@@ -37,7 +37,7 @@ WARNINGS := -Wall -Wextra -Wconversion -Wshadow -Wno-missing-field-initializers 
 SANITIZE_FLAGS := $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-sanitize-recover=undefined -fno-omit-frame-pointer)
 # nvcc's programs are not instrumented: they get the runtime by preload, and their own leaks are no concern.
 SANITIZER_ENVIRONMENT := $(if $(SANITIZE),HMSHIM_TEST_SANITIZER=$(shell $(CXX) -print-file-name=lib$(if $(filter thread,$(SANITIZE)),tsan,asan).so) \
-  ASAN_OPTIONS=detect_leaks=0:detect_odr_violation=0 TSAN_OPTIONS=halt_on_error=1)
+  ASAN_OPTIONS=detect_leaks=0:detect_odr_violation=0 TSAN_OPTIONS=halt_on_error=1:report_signal_unsafe=0)
 CPPFLAGS := -I. -isystem $(CUDA_INCLUDE) -DFMT_HEADER_ONLY -DHMSHIM_VERSION='"$(VERSION)"'
 CXXFLAGS := -std=c++20 -O2 -g $(WARNINGS) $(SANITIZE_FLAGS) -MMD -MP
 PIC := -fPIC -fvisibility=hidden -fvisibility-inlines-hidden -ftls-model=initial-exec
