@@ -97,7 +97,10 @@ std::uint64_t capacity_of(const policy::AccessPattern& pattern, const Options& o
 }
 
 nlohmann::ordered_json plan(const Options& options) {
-  const policy::AccessPattern pattern = pattern_of(read_trace(options.trace, options.field));
+  const Trace trace = read_trace(options.trace, options.field);
+  if (trace.is_recording)
+    throw std::runtime_error(options.trace + ": is a recording; cut an iteration out of it (scripts/cut_trace)");
+  const policy::AccessPattern pattern = pattern_of(trace);
   const std::uint64_t capacity_bytes = capacity_of(pattern, options);
   policy::CostModel cost = policy::CostModel::ideal(options.link_gbps * 1e9);
   cost.clean_copies = options.clean_copies;

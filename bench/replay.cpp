@@ -165,6 +165,7 @@ Json result_of(const ReplayOptions& options, const Trace& trace, const std::vect
       {"iterations", options.iterations},
       {"peak_live_bytes", trace.peak_live_bytes()},
       {"budget_bytes", nullptr},
+      {"launches", steady["kernels"]},
       {"steady_iteration_s", steady_s},
       {"ideal_s", ideal_s},
       {"pct_ideal", 100 * ideal_s / steady_s},

@@ -47,7 +47,6 @@ class Player {
 
   const Trace& trace_;
   const Allocator allocator_;
-  const Trace::Lifetimes lifetimes_;
   CUfunction few_ = nullptr;
   CUfunction some_ = nullptr;
   CUfunction most_ = nullptr;
@@ -55,7 +54,7 @@ class Player {
 };
 
 Player::Player(const Trace& trace, Allocator allocator, const std::string& kernel_image_path)
-    : trace_(trace), allocator_(allocator), lifetimes_(trace.lifetimes()), addresses_(trace.tensors.size()) {
+    : trace_(trace), allocator_(allocator), addresses_(trace.tensors.size()) {
   check(cuInit(0), "cuInit");
   CUcontext context = nullptr;
   check(cuDevicePrimaryCtxRetain(&context, 0), "cuDevicePrimaryCtxRetain");
@@ -80,12 +79,22 @@ Player::Player(const Trace& trace, Allocator allocator, const std::string& kerne
 }
 
 void Player::play_iteration() {
-  for (std::size_t i = 0; i < trace_.launches.size(); ++i) {
-    for (const std::uint32_t tensor : lifetimes_.born[i]) allocate(tensor);
-    launch(trace_.launches[i]);
-    for (const std::uint32_t tensor : lifetimes_.dying[i]) free(tensor);
+  for (const TraceStep& step : trace_.steps) {
+    switch (step.kind) {
+      case TraceStep::Kind::Birth:
+        allocate(step.index);
+        break;
+      case TraceStep::Kind::Death:
+        free(step.index);
+        break;
+      case TraceStep::Kind::Launch:
+        launch(trace_.launches[step.index]);
+        break;
+      case TraceStep::Kind::Wait:
+        check(cuStreamSynchronize(nullptr), "cuStreamSynchronize");
+        break;
+    }
   }
-  check(cuStreamSynchronize(nullptr), "cuStreamSynchronize");
 }
 
 void Player::allocate(std::uint32_t tensor) {

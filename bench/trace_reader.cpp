@@ -14,8 +14,36 @@
 namespace hmshim::bench {
 namespace {
 
-// Of the format. A header without the key is of the first.
-constexpr int kSchema = 1;
+// Of the format: one iteration, where tensors live from touch to touch; and a recording, where they are born and die by
+// lines of their own. A header without the key is of the first.
+constexpr int kIteration = 1;
+constexpr int kRecording = 2;
+
+// What is no weight lives from its first touch to its last.
+std::vector<TraceStep> steps_from_touches(const Trace& trace) {
+  constexpr std::size_t kNever = ~std::size_t{0};
+  std::vector<std::size_t> first(trace.tensors.size(), kNever), last(trace.tensors.size(), kNever);
+  for (std::size_t launch = 0; launch < trace.launches.size(); ++launch) {
+    for (const TraceOperand& operand : trace.launches[launch].operands) {
+      first[operand.tensor] = std::min(first[operand.tensor], launch);
+      last[operand.tensor] = launch;
+    }
+  }
+  std::vector<std::vector<std::uint32_t>> dying(trace.launches.size());
+  for (std::uint32_t tensor = 0; tensor < trace.tensors.size(); ++tensor) {
+    if (!trace.tensors[tensor].is_weight && last[tensor] != kNever) dying[last[tensor]].push_back(tensor);
+  }
+  std::vector<TraceStep> steps;
+  for (std::uint32_t launch = 0; launch < trace.launches.size(); ++launch) {
+    for (const TraceOperand& operand : trace.launches[launch].operands) {
+      if (!trace.tensors[operand.tensor].is_weight && first[operand.tensor] == launch)
+        steps.push_back({TraceStep::Kind::Birth, operand.tensor});
+    }
+    steps.push_back({TraceStep::Kind::Launch, launch});
+    for (const std::uint32_t tensor : dying[launch]) steps.push_back({TraceStep::Kind::Death, tensor});
+  }
+  return steps;
+}
 
 class Reader {
  public:
@@ -29,20 +57,37 @@ class Reader {
       add_launch(record);
     } else if (type == "h") {
       read_header(record);
-    } else {
-      throw std::runtime_error("the type \"" + type + "\" is none of \"h\", \"T\" and \"K\"");
+    } else if (type == "F" && trace_.is_recording) {
+      add_death(record);
+    } else if (type == "S" && trace_.is_recording) {
+      trace_.steps.push_back({TraceStep::Kind::Wait, 0});
+    } else if (type != "E" || !trace_.is_recording) {
+      throw std::runtime_error("the type \"" + type + "\" is not known" +
+                               (trace_.is_recording ? "" : "; without schema 2 there are \"h\", \"T\" and \"K\""));
     }
   }
 
-  [[nodiscard]] Trace take() { return std::move(trace_); }
+  [[nodiscard]] Trace take() {
+    if (trace_.is_recording) {
+      for (std::uint32_t tensor = 0; tensor < trace_.tensors.size(); ++tensor) {
+        if (is_alive_[tensor]) trace_.steps.push_back({TraceStep::Kind::Death, tensor});
+      }
+    } else {
+      trace_.steps = steps_from_touches(trace_);
+    }
+    trace_.steps.push_back({TraceStep::Kind::Wait, 0});
+    return std::move(trace_);
+  }
 
  private:
   void read_header(const nlohmann::json& record) {
     trace_.workload = record.value("workload", "");
-    if (const int schema = record.value("schema", kSchema); schema != kSchema) {
-      throw std::runtime_error("schema " + std::to_string(schema) + " is not known; this program reads schema " +
-                               std::to_string(kSchema));
-    }
+    const int schema = record.value("schema", kIteration);
+    if (schema != kIteration && schema != kRecording)
+      throw std::runtime_error("schema " + std::to_string(schema) +
+                               " is not known; this program reads schemas 1 and 2");
+    if (!trace_.tensors.empty()) throw std::runtime_error("there is more than one recording in the file");
+    trace_.is_recording = schema == kRecording;
   }
 
   void add_tensor(const nlohmann::json& record) {
@@ -52,7 +97,28 @@ class Reader {
     if (!by_id_.try_emplace(id, static_cast<std::uint32_t>(trace_.tensors.size())).second) {
       throw std::runtime_error("tensor " + std::to_string(id) + " has been described before");
     }
-    trace_.tensors.push_back({id, static_cast<std::uint64_t>(bytes), record.at("kind") == "weight"});
+    const bool is_weight = !trace_.is_recording && record.at("kind") == "weight";
+    trace_.tensors.push_back({id, static_cast<std::uint64_t>(bytes), is_weight});
+    is_alive_.push_back(true);
+    if (trace_.is_recording) add_step(TraceStep::Kind::Birth, trace_.tensors.size() - 1);
+  }
+
+  void add_death(const nlohmann::json& record) {
+    const std::uint32_t tensor = tensor_of(record.at("id"));
+    is_alive_[tensor] = false;
+    add_step(TraceStep::Kind::Death, tensor);
+  }
+
+  // A tensor that is alive.
+  [[nodiscard]] std::uint32_t tensor_of(const nlohmann::json& id) const {
+    const auto tensor = by_id_.find(id.get<std::uint64_t>());
+    if (tensor == by_id_.end()) throw std::runtime_error("no line above describes tensor " + id.dump());
+    if (!is_alive_[tensor->second]) throw std::runtime_error("tensor " + id.dump() + " is dead");
+    return tensor->second;
+  }
+
+  void add_step(TraceStep::Kind kind, std::size_t index) {
+    trace_.steps.push_back({kind, static_cast<std::uint32_t>(index)});
   }
 
   void add_launch(const nlohmann::json& record) {
@@ -60,12 +126,11 @@ class Reader {
     if (!(duration_us >= 0 && duration_us < 1e12)) throw std::runtime_error(field_ + " is outside 0 to 1e12 us");
     TraceLaunch launch{record.value("name", ""), static_cast<std::uint64_t>(std::llround(duration_us * 1e3)), {}};
     const auto touch = [&](const nlohmann::json& id, bool is_written) {
-      const auto tensor = by_id_.find(id.get<std::uint64_t>());
-      if (tensor == by_id_.end()) throw std::runtime_error("no line above describes tensor " + id.dump());
+      const std::uint32_t tensor = tensor_of(id);
       const auto known = std::find_if(launch.operands.begin(), launch.operands.end(),
-                                      [&](const TraceOperand& operand) { return operand.tensor == tensor->second; });
+                                      [&](const TraceOperand& operand) { return operand.tensor == tensor; });
       if (known == launch.operands.end()) {
-        launch.operands.push_back({tensor->second, !is_written, is_written});
+        launch.operands.push_back({tensor, !is_written, is_written});
       } else {
         known->is_read |= !is_written;
         known->is_written |= is_written;
@@ -76,11 +141,13 @@ class Reader {
     const auto workspace = record.find("workspace");
     if (workspace != record.end() && !workspace->is_null()) touch(*workspace, true);
     trace_.launches.push_back(std::move(launch));
+    if (trace_.is_recording) add_step(TraceStep::Kind::Launch, trace_.launches.size() - 1);
   }
 
   const std::string& field_;
   Trace trace_;
   std::unordered_map<std::uint64_t, std::uint32_t> by_id_;
+  std::vector<bool> is_alive_;
 };
 
 std::string read_text(const std::string& path) {
@@ -103,26 +170,7 @@ std::uint64_t Trace::compute_ns() const {
   return total_ns;
 }
 
-Trace::Lifetimes Trace::lifetimes() const {
-  constexpr std::size_t kNever = ~std::size_t{0};
-  std::vector<std::size_t> last(tensors.size(), kNever);
-  Lifetimes lifetimes{std::vector<std::vector<std::uint32_t>>(launches.size()),
-                      std::vector<std::vector<std::uint32_t>>(launches.size())};
-  for (std::size_t launch = 0; launch < launches.size(); ++launch) {
-    for (const TraceOperand& operand : launches[launch].operands) {
-      if (!tensors[operand.tensor].is_weight && last[operand.tensor] == kNever)
-        lifetimes.born[launch].push_back(operand.tensor);
-      last[operand.tensor] = launch;
-    }
-  }
-  for (std::uint32_t tensor = 0; tensor < tensors.size(); ++tensor) {
-    if (!tensors[tensor].is_weight && last[tensor] != kNever) lifetimes.dying[last[tensor]].push_back(tensor);
-  }
-  return lifetimes;
-}
-
 std::uint64_t Trace::peak_live_bytes() const {
-  const Lifetimes changes = lifetimes();
   std::vector<bool> is_touched(tensors.size());
   for (const TraceLaunch& launch : launches) {
     for (const TraceOperand& operand : launch.operands) is_touched[operand.tensor] = true;
@@ -132,10 +180,10 @@ std::uint64_t Trace::peak_live_bytes() const {
     if (tensors[tensor].is_weight && is_touched[tensor]) live_bytes += tensors[tensor].bytes;
   }
   std::uint64_t peak_bytes = live_bytes;
-  for (std::size_t launch = 0; launch < launches.size(); ++launch) {
-    for (const std::uint32_t tensor : changes.born[launch]) live_bytes += tensors[tensor].bytes;
+  for (const TraceStep& step : steps) {
+    if (step.kind == TraceStep::Kind::Birth) live_bytes += tensors[step.index].bytes;
+    if (step.kind == TraceStep::Kind::Death) live_bytes -= tensors[step.index].bytes;
     peak_bytes = std::max(peak_bytes, live_bytes);
-    for (const std::uint32_t tensor : changes.dying[launch]) live_bytes -= tensors[tensor].bytes;
   }
   return peak_bytes;
 }

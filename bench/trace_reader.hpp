@@ -1,4 +1,5 @@
-// Reads a training trace (format: bench/README.md): one iteration of launches and the tensors they touch.
+// Reads a training trace (format: bench/README.md): one iteration of launches and the tensors they touch, or a
+// recording of a whole program.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +13,7 @@ namespace hmshim::bench {
 struct TraceTensor {
   std::uint64_t id;  // in the file
   std::uint64_t bytes;
-  bool is_weight;  // lives for ever; others from their first touch in the iteration to their last
+  bool is_weight;  // lives for ever; others from their birth to their death
 };
 
 struct TraceOperand {
@@ -27,20 +28,23 @@ struct TraceLaunch {
   std::vector<TraceOperand> operands;  // each tensor once, in the order in which the line names them
 };
 
+struct TraceStep {
+  enum class Kind : std::uint8_t { Birth, Death, Launch, Wait };
+  Kind kind;
+  std::uint32_t index;  // of the tensor or the launch
+};
+
 struct Trace {
   std::string workload;  // of the header; may be empty
+  bool is_recording = false;
   std::vector<TraceTensor> tensors;
   std::vector<TraceLaunch> launches;
+  // In order. Weights are neither born nor die; after the last step nothing else is alive.
+  std::vector<TraceStep> steps;
 
   [[nodiscard]] std::uint64_t compute_ns() const;
-  // The most bytes that are alive in one launch: weights always, others from first to last touch.
+  // The most bytes that are alive at one time, weights that no launch touches aside.
   [[nodiscard]] std::uint64_t peak_live_bytes() const;
-  // What a launch gives birth to and what dies with it, as indices into `tensors`. Weights are in neither.
-  struct Lifetimes {
-    std::vector<std::vector<std::uint32_t>> born;
-    std::vector<std::vector<std::uint32_t>> dying;
-  };
-  [[nodiscard]] Lifetimes lifetimes() const;
 };
 
 // `path` is JSON lines, gzip'd or not. `field` is the key of the launches' durations, in microseconds.

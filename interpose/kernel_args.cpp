@@ -81,6 +81,12 @@ void KernelLayouts::forget(const void* owner) {
   handles_of_.erase(handles);
 }
 
+std::optional<HandleKind> KernelLayouts::kind_of(const void* handle) {
+  const std::lock_guard lock(mutex_);
+  const auto known = known_.find(handle);
+  return known == known_.end() ? std::nullopt : std::optional(known->second.kind);
+}
+
 const ParamLayout* KernelLayouts::find(const void* handle, const uvm::DriverApi& driver) {
   const auto key = reinterpret_cast<std::uintptr_t>(handle);
   const Index& index = *index_.load(std::memory_order_acquire);

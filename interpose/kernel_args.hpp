@@ -58,6 +58,9 @@ class KernelLayouts {
   // Forgets the handles of an unloaded module or library; their addresses may come back as something else.
   void forget(const void* owner);
 
+  // Nothing for a handle that is not known.
+  [[nodiscard]] std::optional<HandleKind> kind_of(const void* handle);
+
   // The layout of a handle seen by learn(); asks the driver once, on the first launch. Null when the handle is unknown
   // or the driver does not answer: the launch then names nothing, which costs time, never data.
   [[nodiscard]] const ParamLayout* find(const void* handle, const uvm::DriverApi& driver);

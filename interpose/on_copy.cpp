@@ -10,72 +10,78 @@ namespace hmshim::interpose {
 
 namespace {
 
-void announce(CUstream stream, const Touched& touched) {
+// What it returns lasts as long as the copy.
+TraceRecorder::Running announce(CUstream stream, const Touched& touched) {
   Shim& shim = Shim::get();
   if (!shim.captures.holds(stream, shim.driver)) shim.pools.note_work(stream);
-  if (touched.extents().empty()) return;
+  if (touched.extents().empty()) return {};
   if (shim.captures.are_running()) {
     shim.bypasses.count(Bypass::launch_in_capture);
-    return;
+    return {};
   }
   shim.engines.copy(touched.extents(), stream);
+  return shim.trace.copy(touched.extents(), stream);
 }
 
-void prepare(CUstream stream, std::initializer_list<CUdeviceptr> addresses) {
+TraceRecorder::Running prepare(CUstream stream, std::initializer_list<CUdeviceptr> addresses) {
   Touched touched;
   for (const CUdeviceptr address : addresses) touch(Shim::get().allocations, address, touched);
-  announce(stream, touched);
+  return announce(stream, touched);
 }
 
 // All copies of a batch at once: `sides(i)` are the two addresses of copy i.
 template <class Sides>
-void prepare_batch(CUstream stream, std::size_t count, Sides&& sides) {
+TraceRecorder::Running prepare_batch(CUstream stream, std::size_t count, Sides&& sides) {
   Touched touched;
   for (std::size_t i = 0; i < count; ++i) {
     for (const CUdeviceptr address : sides(i)) touch(Shim::get().allocations, address, touched);
     if (touched.extents().size() + 2 <= policy::kMaxTouched) continue;
-    announce(stream, touched);
+    static_cast<void>(announce(stream, touched));
     touched.clear();
   }
-  announce(stream, touched);
+  return announce(stream, touched);
 }
 
 CUdeviceptr address_of(const void* host) noexcept { return reinterpret_cast<CUdeviceptr>(host); }
 
 template <class Copy>
-void prepare_box(CUstream stream, const Copy* copy) {
-  if (copy == nullptr) return;
+TraceRecorder::Running prepare_box(CUstream stream, const Copy* copy) {
+  if (copy == nullptr) return {};
   const auto [dst, src] = sides_of(*copy);
-  prepare(stream, {dst, src});
+  return prepare(stream, {dst, src});
 }
 
 }  // namespace
 
 // A row names the symbol, its parameters and arguments, and the two addresses it touches (0: none).
 // SYNC calls go to the default stream of their flavour and have waited for the device when they return.
-#define HMSHIM_SYNC(symbol, stream, params, args, ...) \
-  CUresult on_##symbol params {                        \
-    prepare(stream, {__VA_ARGS__});                    \
-    const CUresult result = real().symbol args;        \
-    Shim::get().engines.settle();                      \
-    return result;                                     \
+#define HMSHIM_SYNC(symbol, stream, params, args, ...)     \
+  CUresult on_##symbol params {                            \
+    const CUresult result = [&] {                          \
+      const auto running = prepare(stream, {__VA_ARGS__}); \
+      return real().symbol args;                           \
+    }();                                                   \
+    Shim::get().waited();                                  \
+    return result;                                         \
   }
-#define HMSHIM_ASYNC(symbol, stream, params, args, ...) \
-  CUresult on_##symbol params {                         \
-    prepare(stream, {__VA_ARGS__});                     \
-    return real().symbol args;                          \
+#define HMSHIM_ASYNC(symbol, stream, params, args, ...)  \
+  CUresult on_##symbol params {                          \
+    const auto running = prepare(stream, {__VA_ARGS__}); \
+    return real().symbol args;                           \
   }
-#define HMSHIM_BOX_SYNC(symbol, stream, type)    \
-  CUresult on_##symbol(const type* copy) {       \
-    prepare_box(stream, copy);                   \
-    const CUresult result = real().symbol(copy); \
-    Shim::get().engines.settle();                \
-    return result;                               \
+#define HMSHIM_BOX_SYNC(symbol, stream, type)         \
+  CUresult on_##symbol(const type* copy) {            \
+    const CUresult result = [&] {                     \
+      const auto running = prepare_box(stream, copy); \
+      return real().symbol(copy);                     \
+    }();                                              \
+    Shim::get().waited();                             \
+    return result;                                    \
   }
-#define HMSHIM_BOX_ASYNC(symbol, flavour, type)             \
-  CUresult on_##symbol(const type* copy, CUstream stream) { \
-    prepare_box(flavour(stream), copy);                     \
-    return real().symbol(copy, stream);                     \
+#define HMSHIM_BOX_ASYNC(symbol, flavour, type)              \
+  CUresult on_##symbol(const type* copy, CUstream stream) {  \
+    const auto running = prepare_box(flavour(stream), copy); \
+    return real().symbol(copy, stream);                      \
   }
 
 #define HMSHIM_COPY(sync_symbol, sync_ptds, async_symbol, async_ptsz, dst_type, src_type, dst_address, src_address) \
@@ -137,11 +143,11 @@ HMSHIM_ARRAY_COPY(_ptds, CU_STREAM_PER_THREAD)
   dsts != nullptr &&srcs != nullptr ? count : 0, [=](std::size_t i) { return std::array{dsts[i], srcs[i]}; }
 #define HMSHIM_BATCH(suffix, flavour)                                                            \
   CUresult on_cuMemcpyBatchAsync##suffix(HMSHIM_BATCH_PARAMS, size_t* failed, CUstream stream) { \
-    prepare_batch(flavour(stream), HMSHIM_BATCH_SIDES);                                          \
+    const auto running = prepare_batch(flavour(stream), HMSHIM_BATCH_SIDES);                     \
     return real().cuMemcpyBatchAsync##suffix(HMSHIM_BATCH_ARGS, failed, stream);                 \
   }                                                                                              \
   CUresult on_cuMemcpyBatchAsync_v2##suffix(HMSHIM_BATCH_PARAMS, CUstream stream) {              \
-    prepare_batch(flavour(stream), HMSHIM_BATCH_SIDES);                                          \
+    const auto running = prepare_batch(flavour(stream), HMSHIM_BATCH_SIDES);                     \
     return real().cuMemcpyBatchAsync_v2##suffix(HMSHIM_BATCH_ARGS, stream);                      \
   }
 HMSHIM_BATCH(, stream_of_legacy)
@@ -151,12 +157,12 @@ HMSHIM_BATCH(_ptsz, stream_of_ptsz)
 #define HMSHIM_BOX_BATCH(suffix, flavour)                                                                             \
   CUresult on_cuMemcpy3DBatchAsync##suffix(size_t count, CUDA_MEMCPY3D_BATCH_OP* copies, size_t* failed,              \
                                            unsigned long long flags, CUstream stream) {                               \
-    prepare_batch(flavour(stream), HMSHIM_BOX_BATCH_SIDES);                                                           \
+    const auto running = prepare_batch(flavour(stream), HMSHIM_BOX_BATCH_SIDES);                                      \
     return real().cuMemcpy3DBatchAsync##suffix(count, copies, failed, flags, stream);                                 \
   }                                                                                                                   \
   CUresult on_cuMemcpy3DBatchAsync_v2##suffix(size_t count, CUDA_MEMCPY3D_BATCH_OP* copies, unsigned long long flags, \
                                               CUstream stream) {                                                      \
-    prepare_batch(flavour(stream), HMSHIM_BOX_BATCH_SIDES);                                                           \
+    const auto running = prepare_batch(flavour(stream), HMSHIM_BOX_BATCH_SIDES);                                      \
     return real().cuMemcpy3DBatchAsync_v2##suffix(count, copies, flags, stream);                                      \
   }
 HMSHIM_BOX_BATCH(, stream_of_legacy)

@@ -31,27 +31,31 @@ CUresult changed(CUresult result, Note&& note) noexcept {
   return result;
 }
 
-void announce(CUgraphExec exec, CUstream stream) {
+// What it returns lasts as long as the launch.
+TraceRecorder::Running announce(CUgraphExec exec, CUstream stream) {
   Shim& shim = Shim::get();
   if (!shim.captures.holds(stream, shim.driver)) shim.pools.note_work(stream);
   if (shim.captures.are_running()) {
     shim.bypasses.count(Bypass::launch_in_capture);
-    return;
+    return {};
   }
   const auto operands = shim.graphs.find(exec);
   if (operands == nullptr || !operands->is_complete) shim.bypasses.count(Bypass::graph_launch);
-  if (operands == nullptr) return;
+  if (operands == nullptr) return {};
   // A graph may name more than one launch can: then it counts as several.
   Touched touched;
   std::uint64_t part = 0;
   for (const std::uint64_t base : operands->bases) {
     touch(shim.allocations, base, touched);
     if (touched.extents().size() < policy::kMaxTouched) continue;
-    shim.engines.launch(operands->signature + part++, touched.extents(), stream);
+    shim.engines.launch(operands->signature + part, touched.extents(), stream);
+    static_cast<void>(
+        shim.trace.launch(nullptr, shim.layouts, operands->signature + part++, touched.extents(), stream));
     touched.clear();
   }
   if (part == 0 || !touched.extents().empty())
     shim.engines.launch(operands->signature + part, touched.extents(), stream);
+  return shim.trace.launch(nullptr, shim.layouts, operands->signature + part, touched.extents(), stream);
 }
 
 }  // namespace
@@ -182,11 +186,11 @@ CUresult on_cuGraphExecDestroy(CUgraphExec exec) {
 }
 
 CUresult on_cuGraphLaunch(CUgraphExec exec, CUstream stream) {
-  announce(exec, stream_of_legacy(stream));
+  const auto running = announce(exec, stream_of_legacy(stream));
   return real().cuGraphLaunch(exec, stream);
 }
 CUresult on_cuGraphLaunch_ptsz(CUgraphExec exec, CUstream stream) {
-  announce(exec, stream_of_ptsz(stream));
+  const auto running = announce(exec, stream_of_ptsz(stream));
   return real().cuGraphLaunch_ptsz(exec, stream);
 }
 

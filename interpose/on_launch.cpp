@@ -1,5 +1,7 @@
 // Kernel launches: what their parameters name is told to the engine, before the driver gets the launch.
 #include <algorithm>
+#include <utility>
+#include <vector>
 
 #include "interpose/handlers.hpp"
 #include "interpose/kernel_args.hpp"
@@ -28,13 +30,15 @@ std::uint64_t signature_of(const void* function, const Shape& shape) noexcept {
   return hash ^ hash >> 32;
 }
 
-void announce(const void* function, const Shape& shape, CUstream stream, void** params, void** extra) {
+// What it returns lasts as long as the launch.
+TraceRecorder::Running announce(const void* function, const Shape& shape, CUstream stream, void** params,
+                                void** extra) {
   Shim& shim = Shim::get();
   // Other streams go on working while one is captured: what they use must not be reused behind their back.
   if (!shim.captures.holds(stream, shim.driver)) shim.pools.note_work(stream);
   if (shim.captures.are_running()) {
     shim.bypasses.count(Bypass::launch_in_capture);
-    return;
+    return {};
   }
   Touched touched;
   if (const ParamLayout* layout = shim.layouts.find(function, shim.driver)) {
@@ -44,7 +48,9 @@ void announce(const void* function, const Shape& shape, CUstream stream, void** 
   } else {
     shim.bypasses.count(Bypass::unknown_parameters);
   }
-  shim.engines.launch(signature_of(function, shape), touched.extents(), stream);
+  const std::uint64_t signature = signature_of(function, shape);
+  shim.engines.launch(signature, touched.extents(), stream);
+  return shim.trace.launch(function, shim.layouts, signature, touched.extents(), stream);
 }
 
 // `room` is the guest's; the driver fills in no more than there are and leaves the rest of the array as it was. Where
@@ -78,37 +84,40 @@ Shape shape_of(const CUlaunchConfig& config) noexcept {
 #define HMSHIM_SHAPE \
   Shape { grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes }
 
-#define HMSHIM_LAUNCH(symbol, flavour)                                \
-  CUresult on_##symbol(HMSHIM_GRID_PARAMS, void** extra) {            \
-    announce(function, HMSHIM_SHAPE, flavour(stream), params, extra); \
-    return real().symbol(HMSHIM_GRID_ARGS, extra);                    \
+#define HMSHIM_LAUNCH(symbol, flavour)                                                     \
+  CUresult on_##symbol(HMSHIM_GRID_PARAMS, void** extra) {                                 \
+    const auto running = announce(function, HMSHIM_SHAPE, flavour(stream), params, extra); \
+    return real().symbol(HMSHIM_GRID_ARGS, extra);                                         \
   }
 HMSHIM_LAUNCH(cuLaunchKernel, stream_of_legacy)
 HMSHIM_LAUNCH(cuLaunchKernel_ptsz, stream_of_ptsz)
 
-#define HMSHIM_LAUNCH_COOPERATIVE(symbol, flavour)                      \
-  CUresult on_##symbol(HMSHIM_GRID_PARAMS) {                            \
-    announce(function, HMSHIM_SHAPE, flavour(stream), params, nullptr); \
-    return real().symbol(HMSHIM_GRID_ARGS);                             \
+#define HMSHIM_LAUNCH_COOPERATIVE(symbol, flavour)                                           \
+  CUresult on_##symbol(HMSHIM_GRID_PARAMS) {                                                 \
+    const auto running = announce(function, HMSHIM_SHAPE, flavour(stream), params, nullptr); \
+    return real().symbol(HMSHIM_GRID_ARGS);                                                  \
   }
 HMSHIM_LAUNCH_COOPERATIVE(cuLaunchCooperativeKernel, stream_of_legacy)
 HMSHIM_LAUNCH_COOPERATIVE(cuLaunchCooperativeKernel_ptsz, stream_of_ptsz)
 
-#define HMSHIM_LAUNCH_EX(symbol, flavour)                                                                  \
-  CUresult on_##symbol(const CUlaunchConfig* config, CUfunction function, void** params, void** extra) {   \
-    if (config != nullptr) announce(function, shape_of(*config), flavour(config->hStream), params, extra); \
-    return real().symbol(config, function, params, extra);                                                 \
+#define HMSHIM_LAUNCH_EX(symbol, flavour)                                                                \
+  CUresult on_##symbol(const CUlaunchConfig* config, CUfunction function, void** params, void** extra) { \
+    if (config == nullptr) return real().symbol(config, function, params, extra);                        \
+    const auto running = announce(function, shape_of(*config), flavour(config->hStream), params, extra); \
+    return real().symbol(config, function, params, extra);                                               \
   }
 HMSHIM_LAUNCH_EX(cuLaunchKernelEx, stream_of_legacy)
 HMSHIM_LAUNCH_EX(cuLaunchKernelEx_ptsz, stream_of_ptsz)
 
 CUresult on_cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS* launches, unsigned count, unsigned flags) {
+  std::vector<TraceRecorder::Running> running;
   for (unsigned i = 0; launches != nullptr && i < count; ++i) {
     const CUDA_LAUNCH_PARAMS& launch = launches[i];
-    announce(launch.function,
-             {launch.gridDimX, launch.gridDimY, launch.gridDimZ, launch.blockDimX, launch.blockDimY, launch.blockDimZ,
-              launch.sharedMemBytes},
-             stream_of_legacy(launch.hStream), launch.kernelParams, nullptr);
+    TraceRecorder::Running one = announce(launch.function,
+                                          {launch.gridDimX, launch.gridDimY, launch.gridDimZ, launch.blockDimX,
+                                           launch.blockDimY, launch.blockDimZ, launch.sharedMemBytes},
+                                          stream_of_legacy(launch.hStream), launch.kernelParams, nullptr);
+    if (one.is_measured()) running.push_back(std::move(one));
   }
   return real().cuLaunchCooperativeKernelMultiDevice(launches, count, flags);
 }
@@ -150,11 +159,13 @@ CUresult on_cuKernelGetFunction(CUfunction* function, CUkernel kernel) {
 // Forgotten BEFORE the unload: afterwards another thread may be given the same handle for something else.
 CUresult on_cuModuleUnload(CUmodule module) {
   Shim::get().layouts.forget(module);
+  Shim::get().trace.forget_kernels();
   return real().cuModuleUnload(module);
 }
 
 CUresult on_cuLibraryUnload(CUlibrary library) {
   Shim::get().layouts.forget(library);
+  Shim::get().trace.forget_kernels();
   return real().cuLibraryUnload(library);
 }
 

@@ -33,6 +33,7 @@ std::optional<uvm::MemoryInfo> virtual_memory_info(CUdevice device) {
 
 // The books of an allocation that the driver has already made or taken back: nothing here may fail the guest's call.
 void note_allocated(Shim& shim, const uvm::Allocation& allocation) noexcept {
+  shim.trace.allocated(allocation.base, allocation.bytes, allocation.extent);
   contain([&] {
     switch (allocation.backing) {
       case uvm::Backing::Managed:
@@ -127,9 +128,13 @@ template <class Destroy>
 CUresult end_context(std::uint64_t context, Destroy&& destroy) {
   Shim& shim = Shim::get();
   shim.engines.leave_context(context);
+  shim.trace.leave_context();
   const auto departed = shim.backing.destroy_context(context, std::forward<Destroy>(destroy));
   if (!departed) return departed.error().code;
-  for (const uvm::Departed& allocation : *departed) note_departed(shim, *allocation);
+  for (const uvm::Departed& allocation : *departed) {
+    shim.trace.freed(allocation->base);
+    note_departed(shim, *allocation);
+  }
   shim.pools.context_ended(context);
   return CUDA_SUCCESS;
 }
@@ -162,6 +167,7 @@ CUresult on_cuMemAllocPitch_v2(CUdeviceptr* address, size_t* pitch, size_t width
 CUresult on_cuMemFree_v2(CUdeviceptr address) {
   Shim& shim = Shim::get();
   if (uvm::TensorPool* pool = shim.pools.holder(address)) return shim.pools.free(*pool, address, std::nullopt);
+  shim.trace.freed(address);
   const uvm::Result<uvm::Departed> departed = shim.backing.free(address);
   if (departed) {
     note_departed(shim, **departed);
@@ -211,6 +217,7 @@ CUresult on_cuDevicePrimaryCtxReset_v2(CUdevice device) {
 }
 
 CUresult on_cuDevicePrimaryCtxRelease_v2(CUdevice device) {
+  Shim::get().trace.leave_context();
   const CUresult result = real().cuDevicePrimaryCtxRelease_v2(device);
   if (result != CUDA_SUCCESS) return result;
   // Only the last release ends the context, and only the driver knows which one that was.

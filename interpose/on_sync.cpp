@@ -8,7 +8,7 @@ namespace hmshim::interpose {
 #define HMSHIM_SYNCHRONIZE(symbol, params, args) \
   CUresult on_##symbol params {                  \
     const CUresult result = real().symbol args;  \
-    Shim::get().engines.settle();                \
+    Shim::get().waited();                        \
     return result;                               \
   }
 

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "interpose/config.hpp"
+#include "interpose/json_text.hpp"
 #include "interpose/log.hpp"
 
 namespace hmshim::interpose {
@@ -90,20 +91,6 @@ struct Report::Kept {
 namespace {
 
 // ---- JSON ----
-
-std::string quoted(std::string_view text) {
-  std::string result = "\"";
-  for (const char c : text) {
-    if (c == '"' || c == '\\') {
-      result += {'\\', c};
-    } else if (static_cast<unsigned char>(c) < 0x20) {
-      result += fmt::format("\\u{:04x}", static_cast<unsigned>(c));
-    } else {
-      result += c;
-    }
-  }
-  return result += '"';
-}
 
 std::string number(std::uint64_t value) { return fmt::format("{}", value); }
 // JSON knows no infinity and no NaN.

@@ -23,8 +23,9 @@ namespace hmshim::interpose {
 
 namespace {
 
-std::string report_path(const Config& config) {
-  return config.report.empty() ? "" : expand_path(config.report, getpid(), rank_of(environ));
+// Of HMSHIM_REPORT or HMSHIM_TRACE.
+std::string output_path(const std::string& pattern) {
+  return pattern.empty() ? "" : expand_path(pattern, getpid(), rank_of(environ));
 }
 
 double gib(std::uint64_t bytes) noexcept { return static_cast<double>(bytes) / (1U << 30U); }
@@ -107,7 +108,7 @@ void stand_down(const Config& config, const Obstacle& obstacle) {
   const bool is_news = obstacle.reason != Reason::disabled && obstacle.reason != Reason::invalid_option;
   log(is_news ? LogLevel::Warn : LogLevel::Info, [&] { return fmt::format("not managing memory: {}", obstacle.why); });
   gate().pass_through(obstacle.reason);
-  Report report(report_path(config), config.summary, getpid());
+  Report report(output_path(config.report), config.summary, getpid());
   StartRecord start;
   start.policy = config.policy;
   start.capabilities = obstacle.why;
@@ -141,7 +142,8 @@ Shim::Shim(Config config_read, const uvm::DriverApi& driver_resolved, std::vecto
       driver(driver_resolved),
       devices(std::move(devices_judged)),
       budget(shares_of(config, devices), limits_of(config, devices), host_memory_of(driver)),
-      report(report_path(config), config.summary, getpid()),
+      report(output_path(config.report), config.summary, getpid()),
+      trace(driver, captures, output_path(config.trace), program_invocation_short_name),
       engines(driver, migrator, report, config.policy, budgets_of(devices), config.discard) {
   engines.discard_by(pools);
 }
@@ -166,7 +168,9 @@ void Shim::start_once() {
                  [] {
                    gate().turn_off(Reason::forked_child);
                    log_forget_after_fork();
-                   if (instance_ != nullptr) instance_->report.forget_after_fork();
+                   if (instance_ == nullptr) return;
+                   instance_->report.forget_after_fork();
+                   instance_->trace.forget_after_fork();
                  });
   for (const std::string& error : config.errors) log(LogLevel::Error, error);
   uvm::DriverApi driver;
@@ -180,6 +184,11 @@ void Shim::start_once() {
   instance_ = new (storage) Shim(std::move(config), driver, std::move(devices));
   std::atexit([] { instance_->finish(); });
   gate().activate();
+}
+
+void Shim::waited() noexcept {
+  engines.settle();
+  trace.waited();
 }
 
 void Shim::fit_budget(std::uint16_t ordinal) {
@@ -273,6 +282,7 @@ void Shim::finish() noexcept {
   if (getpid() != pid_ || InShim::is_nested()) return;
   contain([this] {
     engines.end();
+    trace.finish();
     std::vector<HookTally> hooks;
     for (std::size_t id = 0; id < kHookCount; ++id) {
       hooks.push_back({kHookSymbols[id], hook_hits(static_cast<HookId>(id)) + hook_bypasses(static_cast<HookId>(id))});

@@ -21,6 +21,7 @@
 #include "interpose/report.hpp"
 #include "interpose/tensor_maps.hpp"
 #include "interpose/tensor_pools.hpp"
+#include "interpose/trace_recorder.hpp"
 #include "uvm/allocation_table.hpp"
 #include "uvm/backing.hpp"
 #include "uvm/capabilities.hpp"
@@ -86,6 +87,7 @@ class Shim {
   Bypasses bypasses;
   Callers callers{config.exclude};
   Report report;
+  TraceRecorder trace;
   EngineHost engines;
   TensorPools pools{*this};
   AllocationCounter managed_allocations;
@@ -94,6 +96,9 @@ class Shim {
   // Small allocations cannot be evicted: what they take beyond the part of the device set aside for them is not the
   // policy's to use.
   void fit_budget(std::uint16_t ordinal);
+
+  // The guest has waited for the device: what has been put off for then is done.
+  void waited() noexcept;
 
   // Without a context this fails as an allocation itself would, with CUDA_ERROR_INVALID_CONTEXT.
   [[nodiscard]] uvm::Result<Owner> current_owner() const noexcept;

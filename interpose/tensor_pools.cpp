@@ -107,6 +107,7 @@ CUresult TensorPools::allocate(uvm::TensorPool& pool, CUdeviceptr* address, std:
     return tensor.error().code;
   }
   *address = tensor->address;
+  shim_.trace.allocated(tensor->address, bytes, tensor->extent);
   contain([&] {
     if (tensor->extent == policy::kNoExtent) {
       shim_.device_allocations.add(tensor->bytes);
@@ -123,6 +124,7 @@ CUresult TensorPools::allocate(uvm::TensorPool& pool, CUdeviceptr* address, std:
 }
 
 CUresult TensorPools::free(uvm::TensorPool& pool, CUdeviceptr address, std::optional<CUstream> stream) {
+  shim_.trace.freed(address);
   const uvm::Result<uvm::Tensor> tensor = pool.free(address, stream);
   // An address in memory of ours, but of no live tensor: the driver must not hear of it.
   if (!tensor) return tensor.error().code;

@@ -165,15 +165,36 @@ TEST(Replay, ends_cleanly_where_device_and_host_together_are_too_small) {
   EXPECT_EQ(result.out, "");
 }
 
+TEST(Replay, plays_a_recording_as_its_lines_say) {
+  const std::string recording =
+      R"({"t":"h","schema":2,"workload":"mlp"}
+{"t":"T","id":0,"bytes":33554432}
+{"t":"T","id":1,"bytes":33554432}
+{"t":"K","name":"a","dur_us":10,"in":[0],"out":[0]}
+{"t":"S"}
+{"t":"F","id":1}
+{"t":"T","id":2,"bytes":33554432}
+{"t":"K","name":"copy","dur_us":10,"in":[2],"out":[2]}
+{"t":"E","calls":2,"estimated":0}
+)";
+  const auto result = replay_by_ratio(recording, "1");
+  EXPECT_EQ(result["peak_live_bytes"], 64 * kMiB);
+  EXPECT_EQ(result["launches"], 2);
+  EXPECT_EQ(result["ideal_s"], 20e-6);
+
+  const auto dead = replay(recording + R"({"t":"K","name":"b","dur_us":1,"in":[1],"out":[]})", by_ratio("1"));
+  EXPECT_NE(dead.err.find("trace.jsonl:10: tensor 1 is dead"), std::string::npos) << dead.describe();
+}
+
 TEST(Replay, prints_a_table_for_people) {
   const auto result = replay(kTwoWeights, by_ratio("1"));
   EXPECT_NE(result.out.find("peak_live_bytes      0.125 GiB"), std::string::npos) << result.describe();
 }
 
 TEST(Replay, names_what_is_wrong_in_a_trace) {
-  const auto result = replay("{\"t\":\"h\",\"schema\":2}\n", by_ratio("1"));
+  const auto result = replay("{\"t\":\"h\",\"schema\":3}\n", by_ratio("1"));
   EXPECT_EQ(result.exit_status, 1);
-  EXPECT_NE(result.err.find("trace.jsonl:1: schema 2 is not known"), std::string::npos) << result.describe();
+  EXPECT_NE(result.err.find("trace.jsonl:1: schema 3 is not known"), std::string::npos) << result.describe();
 }
 
 TEST(Replay, names_what_is_wrong_on_its_command_line) {

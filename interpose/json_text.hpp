@@ -1,0 +1,12 @@
+// JSON that the library writes: it has no reader and no need of one.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace hmshim::interpose {
+
+// As a JSON string, quotes included. Bytes above ASCII stay as they are.
+[[nodiscard]] std::string quoted(std::string_view text);
+
+}  // namespace hmshim::interpose
