@@ -220,6 +220,17 @@ campaign: tests ## the long form of the random and fault campaigns; SEEDS=N rand
 	HMSHIM_TEST_SEEDS=$(SEEDS) HMSHIM_TEST_EVERY_FAULT=1 $(MAKE) test TESTS='Campaign'
 SEEDS := 500
 
+golden: replay ## play every golden replay again (minutes) and show what differs; golden-write keeps it
+	scripts/golden all --quiet --build $(BUILD)
+golden-write: replay
+	scripts/golden small --quiet --write --build $(BUILD)
+	scripts/golden all --quiet --write --build $(BUILD)
+	scripts/plot_sweep tests/golden/all.txt a100-40g-pcie4 >bench/ideal.svg
+golden-stress: replay ## the small golden replays 20 times on one core, on two, and beside other work
+	scripts/golden small --quiet --repeat 20 --cores 1 --build $(BUILD)
+	scripts/golden small --quiet --repeat 20 --cores 2 --build $(BUILD)
+	scripts/golden small --quiet --repeat 20 --cores 2 --burners 4 --build $(BUILD)
+
 # What each target is linked with, beside the file of its name.
 FUZZ_options := interpose/config.cpp
 FUZZ_kernel_params := interpose/kernel_args.cpp interpose/tensor_maps.cpp uvm/allocation_table.cpp
@@ -356,5 +367,5 @@ clean: ## remove the build folder
 help: ## list the targets; V=1 shows commands, BUILD=folder builds there, SANITIZE=address,undefined or thread instruments
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /\1\t/' | sort | awk -F'\t' '{printf "  %-16s %s\n", $$1, $$2}'
 
-.PHONY: all simgpu guests tests test campaign fuzz sanitize probe gpu-check-bundle test-gpu demo replay validate bench generate lint format ci install uninstall dist aarch64 clean help
+.PHONY: all simgpu guests tests test campaign golden golden-write golden-stress fuzz sanitize probe gpu-check-bundle test-gpu demo replay validate bench generate lint format ci install uninstall dist aarch64 clean help
 -include $(shell find $(BUILD)/obj -name '*.d' 2>/dev/null)

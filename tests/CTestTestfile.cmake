@@ -30,6 +30,12 @@ foreach(group interpose policy uvm simgpu)
 endforeach()
 declare_tests(preload "${BUILD}/tests/preload" "tests/preload/*_test.cpp")
 
+# Replays whose exact results are kept.
+foreach(trace dlrm graphsage)
+  add_test("golden.${trace}" "${SOURCE}/scripts/golden" small --quiet --only "^${trace} " --jobs 1 --build "${BUILD}")
+  set_tests_properties("golden.${trace}" PROPERTIES LABELS golden TIMEOUT 300)
+endforeach()
+
 # Waits for a card: the probe says 77 where there is none.
 add_test(gpu.probe "${BUILD}/gpu/probe")
 set_tests_properties(gpu.probe PROPERTIES LABELS gpu SKIP_RETURN_CODE 77 TIMEOUT 120 WORKING_DIRECTORY "${SOURCE}")
