@@ -213,6 +213,16 @@ void EngineHost::copy(std::span<const policy::ExtentId> extents, CUstream stream
          true, stream);
 }
 
+// Only the simulated GPU knows more than the program has shown.
+policy::Launch EngineHost::foretold(policy::Launch launch) noexcept {
+  if (driver_.simgpu_foretell == nullptr) return launch;
+  unsigned long long last_launch_ns = 0;
+  driver_.simgpu_foretell(&last_launch_ns, &foreknowledge_.h2d_bytes_per_s, &foreknowledge_.d2h_bytes_per_s);
+  foreknowledge_.last_launch_ns = last_launch_ns;
+  launch.foreknowledge = &foreknowledge_;
+  return launch;
+}
+
 void EngineHost::submit(const policy::Launch& launch, bool is_copy, CUstream stream) {
   if (is_flying()) return fly(launch, is_copy, stream);
   if (!looks_ahead_ && are_resident(launch.touched)) {
@@ -224,7 +234,7 @@ void EngineHost::submit(const policy::Launch& launch, bool is_copy, CUstream str
   {
     const std::lock_guard lock(mutex_);
     digest_queue();
-    digest(launch, is_copy);
+    digest(looks_ahead_ ? foretold(launch) : launch, is_copy);
     actions.swap(actions_);
     unpopulated = take_unpopulated(launch.touched);
   }

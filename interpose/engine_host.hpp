@@ -105,6 +105,7 @@ class EngineHost {
   [[nodiscard]] bool are_resident(std::span<const policy::ExtentId> extents) const noexcept;
   [[nodiscard]] std::uint64_t stamp(std::uint64_t signature) const noexcept;
   [[nodiscard]] std::uint8_t number_of(CUstream stream) noexcept;
+  [[nodiscard]] policy::Launch foretold(policy::Launch launch) noexcept;
   void submit(const policy::Launch& launch, bool is_copy, CUstream stream);
   void carry_out(const policy::Actions& actions, std::span<const policy::ExtentId> needed, CUstream stream);
   [[nodiscard]] bool is_flying() const noexcept;
@@ -144,7 +145,8 @@ class EngineHost {
   std::vector<Device> devices_;
   std::uint64_t settled_ns_ = 0;   // when the guest last waited for the device
   std::uint16_t last_device_ = 0;  // of the last launch that named an extent: where a launch that names none is counted
-  policy::Actions actions_;        // decided while digesting, not yet carried out
+  policy::Foreknowledge foreknowledge_;
+  policy::Actions actions_;           // decided while digesting, not yet carried out
   std::vector<bool> is_unpopulated_;  // by ExtentId: discarded, and the guest's again
   std::size_t unpopulated_ = 0;
 };

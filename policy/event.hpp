@@ -24,6 +24,13 @@ struct Freed {
   ExtentId extent;
 };
 
+// What only a replay can know beforehand: a yardstick's knowledge (policies/g10.cpp), nobody else's.
+struct Foreknowledge {
+  std::uint64_t last_launch_ns = 0;  // how long the launch before this one runs
+  double h2d_bytes_per_s = 0;        // of the link
+  double d2h_bytes_per_s = 0;
+};
+
 // A kernel launch, a copy or a memset: the extents it names will be accessed when the guest's stream reaches it.
 struct Launch {
   Tick tick;
@@ -31,6 +38,7 @@ struct Launch {
   std::uint64_t time_ns;    // host clock at enqueue; only differences are meaningful; 0: not read
   std::span<const ExtentId> touched;  // at most kMaxTouched; an extent may appear more than once
   std::uint8_t stream = 0;            // the guest's streams, numbered; kOtherStream where numbers have run out
+  const Foreknowledge* foreknowledge = nullptr;  // null on a real device
 };
 
 inline constexpr std::uint8_t kOtherStream = 0xFF;

@@ -10,6 +10,8 @@ namespace hmshim::policy {
 
 void Foresight::observe(const Extents& extents, const Demand& demand) {
   const Launch& launch = demand.launch;
+  if (launch.foreknowledge != nullptr && !recording_.launches.empty())
+    recording_.launches.back().duration_ns = launch.foreknowledge->last_launch_ns;
   if (begins_) {
     if (recording_.is_whole) write_book();
     recording_.launches.clear();

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "policy/extents.hpp"
@@ -25,13 +26,40 @@ class Foresight {
   void upcoming(std::uint32_t first, std::uint32_t last, std::vector<ExtentId>& touched) const;
   // The most by which what is alive will have grown in so many launches after the observed one.
   [[nodiscard]] std::uint64_t growth_bytes(std::uint32_t launches) const;
+  // The iteration it goes by, for who plans it as a whole. An extent of it is a slot, whatever its id in this round.
+  using Slot = std::uint32_t;
+  struct Life {
+    bool is_persistent;
+    std::uint32_t birth;  // launch; of what persists, 0
+    // Launches that use it, rising, each counted from the birth: as ages.
+    std::vector<std::uint32_t> uses;
+    std::uint64_t bytes;
+  };
+  // By slot; none while there is no iteration to go by, or the program does something else.
+  [[nodiscard]] std::span<const Life> lives() const noexcept {
+    return is_in_step_ ? std::span(lives_) : std::span<const Life>();
+  }
+  [[nodiscard]] std::uint32_t launches() const noexcept { return static_cast<std::uint32_t>(book_.launches.size()); }
+  [[nodiscard]] std::uint32_t position() const noexcept { return position_; }  // of the observed launch
+  // As Foreknowledge has it; 0 where it has not.
+  [[nodiscard]] std::uint64_t duration_ns(std::uint32_t launch) const noexcept {
+    return book_.launches[launch].duration_ns;
+  }
+  // That has the slot now, or had it last; kNoExtent if another has its memory.
+  [[nodiscard]] ExtentId extent(Slot slot) const noexcept {
+    const ExtentId extent = extent_of_[slot];
+    return extent != kNoExtent && slot_of_[extent] == slot ? extent : kNoExtent;
+  }
+
+  static constexpr Slot kNoSlot = ~Slot{0};
+  [[nodiscard]] Slot slot(ExtentId extent) const noexcept {
+    return extent < slot_of_.size() ? slot_of_[extent] : kNoSlot;
+  }
+
   // Launches from the observed one to the next that touches the extent; kNever where none is known.
   [[nodiscard]] Tick next_use(ExtentId extent) const;
 
  private:
-  using Slot = std::uint32_t;  // an extent of the iteration, whatever its id in this round
-  static constexpr Slot kNoSlot = ~Slot{0};
-
   struct Operand {
     ExtentId id;
     std::uint64_t allocated_at;
@@ -44,6 +72,7 @@ class Foresight {
   struct Recorded {
     std::uint64_t signature;
     std::uint32_t first_operand;
+    std::uint64_t duration_ns = 0;
   };
   struct Recording {
     std::vector<Recorded> launches;
@@ -60,14 +89,6 @@ class Foresight {
                                           : static_cast<std::uint32_t>(operands.size());
     }
   };
-  struct Life {
-    bool is_persistent;
-    std::uint32_t birth;  // launch; of what persists, 0
-    // Launches that use it, rising, each counted from the birth: as ages.
-    std::vector<std::uint32_t> uses;
-    std::uint64_t bytes;
-  };
-
   void write_book();
   void bind(Slot slot, ExtentId extent);
   [[nodiscard]] std::uint32_t age(const Life& life, std::uint32_t launch) const noexcept {

@@ -21,6 +21,14 @@ class Lookahead : public Policy {
  protected:
   [[nodiscard]] const Foresight& foresight() const noexcept { return foresight_; }
 
+  // What a plan of the policy's own wants at the launch just observed: extents that leave whatever is needed, and
+  // extents that come beside those of the window.
+  virtual void consult_plan(const Extents&, const Demand&, std::vector<ExtentId>& /*leaving*/,
+                            std::vector<ExtentId>& /*coming*/) {}
+  // Away by that plan: the window does not fetch it.
+  [[nodiscard]] virtual bool is_held_back(ExtentId) const { return false; }
+  // For how many launches ahead room is kept.
+  [[nodiscard]] virtual std::uint32_t launches_of_room() const { return 2 * kDegree; }
   // Called before the first victim of a launch is asked for.
   virtual void line_up(const Extents& extents) = 0;
   // The next victim, for something that is used so many launches ahead; kNoExtent when none should go. The caller
@@ -36,6 +44,11 @@ class Lookahead : public Policy {
     bool is_lined_up = false;
   };
   void look(const Extents& extents, const Demand& demand);
+  // Nothing evicts it at this launch. True if that was so already.
+  bool keep(ExtentId id, const Demand& demand);
+  [[nodiscard]] bool is_kept(ExtentId id, const Demand& demand) const noexcept {
+    return id < kept_at_.size() && kept_at_[id] == demand.ordinal;
+  }
   // Demotes until so much more than what is alive fits the budget. False if there is no victim left for it.
   bool reserve(const Extents& extents, const Demand& demand, std::uint64_t bytes, Tick for_use_in, Room& room,
                Actions& actions);
@@ -47,6 +60,8 @@ class Lookahead : public Policy {
   std::uint64_t far_bytes_ = 0;         // the same of the kDegree launches after those
   std::vector<std::uint64_t> kept_at_;  // by ExtentId: ordinal of the last launch whose window has it
   std::vector<ExtentId> window_;
+  std::vector<ExtentId> leaving_;
+  std::vector<ExtentId> coming_;
 };
 
 }  // namespace hmshim::policy

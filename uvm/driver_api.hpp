@@ -17,6 +17,7 @@ using SimgpuRegisterAgent = unsigned (*)(const char* name);
 using SimgpuWithAgent = void (*)(unsigned agent);
 using SimgpuWatch = void (*)(const void* memory, const void* seen, std::size_t bytes, unsigned long long deadline_ns);
 using SimgpuDo = void (*)();
+using SimgpuForetell = void (*)(unsigned long long* last_launch_ns, double* h2d_bytes_per_s, double* d2h_bytes_per_s);
 
 struct DriverApi {
 #define DRIVER_CALL(member, type, symbol, need) type member = nullptr;

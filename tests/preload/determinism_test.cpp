@@ -49,7 +49,7 @@ TEST_P(Determinism, threads_that_stop_at_random_change_no_figure) {
   for (int run = 0; run < 2; ++run) EXPECT_EQ(replay(GetParam(), jitter), calm);
 }
 
-INSTANTIATE_TEST_SUITE_P(Policies, Determinism, testing::Values("on_demand", "next_touch", "belady", "learned"),
+INSTANTIATE_TEST_SUITE_P(Policies, Determinism, testing::Values("on_demand", "next_touch", "g10", "learned"),
                          [](const auto& test) { return std::string(test.param); });
 
 }  // namespace

@@ -69,6 +69,10 @@ void simgpu_end_external_wait(void);
 /* Host memory of the simulated machine that managed memory can still have; 0 before cuInit. */
 unsigned long long simgpu_host_available_bytes(void);
 
+/* What no device tells beforehand, for policies that are a yardstick: how long the calling thread's last launch runs
+ * without stalls (0: not said by its footprint), and the link's bulk rates. */
+void simgpu_foretell(unsigned long long* last_launch_ns, double* h2d_bytes_per_s, double* d2h_bytes_per_s);
+
 /* Figures since cuInit, over all devices; zero before it. The last line of SIMGPU_LOG has them under the same names.
  * live_*: created and not yet destroyed; modules include libraries, graphs include executable ones.
  * h2d_*, d2h_*: bytes over the link by cause. user: prefetches. demand: faults. coherence: the CPU's accesses, and

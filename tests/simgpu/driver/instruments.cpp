@@ -7,6 +7,7 @@
 #include "tests/simgpu/driver/driver.hpp"
 #include "tests/simgpu/driver/errors.hpp"
 #include "tests/simgpu/driver/graph.hpp"
+#include "tests/simgpu/driver/work.hpp"
 
 namespace hmshim::simgpu {
 
@@ -178,6 +179,13 @@ __attribute__((visibility("default"))) unsigned long long simgpu_host_available_
   if (!is_ready()) return 0;
   const Model& model = *driver().model;
   return model.profile().host_ram_bytes - model.stats().host_managed_bytes;
+}
+
+__attribute__((visibility("default"))) void simgpu_foretell(unsigned long long* last_launch_ns, double* h2d_bytes_per_s,
+                                                            double* d2h_bytes_per_s) {
+  *last_launch_ns = last_kernel_ns();
+  *h2d_bytes_per_s = is_ready() ? driver().model->profile().link_h2d_gbps * 1e9 : 0;
+  *d2h_bytes_per_s = is_ready() ? driver().model->profile().link_d2h_gbps * 1e9 : 0;
 }
 
 }  // extern "C"

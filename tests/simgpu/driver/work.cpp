@@ -17,6 +17,8 @@ struct simgpu_footprint {
 namespace hmshim::simgpu {
 namespace {
 
+thread_local std::uint64_t t_last_kernel_ns = 0;
+
 // A launch as the test's functions see it; owns what they may look at.
 class LaunchView {
  public:
@@ -106,8 +108,10 @@ CUresult execute_on(const KernelWork& work, StreamId stream) {
     describe(view.get(), &footprint);
     kernel.accesses = std::move(footprint.accesses);
     kernel.duration_ns = footprint.duration_ns;
+    t_last_kernel_ns = static_cast<std::uint64_t>(std::max<TimeNs>(footprint.duration_ns, 0));
   } else {
     kernel.accesses = operands(work);
+    t_last_kernel_ns = 0;
   }
   if (const simgpu_body body = registration.body.load(std::memory_order_acquire)) {
     kernel.body = [body, view = std::make_shared<LaunchView>(work)] { body(view->get()); };
@@ -198,6 +202,8 @@ CUresult submit(Stream& stream, Work work) {
   }
   return execute(work, stream.id);
 }
+
+std::uint64_t last_kernel_ns() { return t_last_kernel_ns; }
 
 }  // namespace hmshim::simgpu
 

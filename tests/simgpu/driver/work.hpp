@@ -92,4 +92,7 @@ template <class Given>
 // CU_STREAM_LEGACY and NULL, CU_STREAM_PER_THREAD, or a created stream; nullptr for anything else.
 [[nodiscard]] Stream* find_stream(CUstream handle);
 
+/// Duration of the calling thread's last kernel, as its footprint says it; 0 where it does not.
+[[nodiscard]] std::uint64_t last_kernel_ns();
+
 }  // namespace hmshim::simgpu
