@@ -91,6 +91,19 @@ TEST(Recording, can_be_cut_to_one_iteration) {
   EXPECT_GT(played.at("peak_live_bytes"), 48 << 20) << "weights and moments persist";
 }
 
+// Equal tensors: no kind of call has one call an iteration, by which its length would show between neighbours.
+TEST(Recording, can_be_cut_where_each_kind_of_call_comes_many_times_an_iteration) {
+  const TempDir folder;
+  const auto trained = run_guest({.program = guest_program("layers"),
+                                  .args = {"--layers", "4", "--mib", "2", "--iterations", "6", "--log-every", "1"},
+                                  .environment = on_simgpu_with_shim({{"HMSHIM_TRACE", folder.file("t.jsonl")}})});
+  ASSERT_TRUE(trained.succeeded()) << trained.describe();
+  const auto cut = run_guest({.program = source_dir() / "scripts" / "cut_trace",
+                              .args = {folder.file("t.jsonl"), "-o", folder.file("one.jsonl.gz")}});
+  ASSERT_TRUE(cut.succeeded()) << cut.describe();
+  EXPECT_EQ(figures(replay(folder.file("one.jsonl.gz"), "3")).at("launches"), 2 + 3 * 4 + 1) << cut.err;
+}
+
 TEST(Recording, process_and_rank_name_its_file) {
   const TempDir folder;
   ASSERT_TRUE(train({{"HMSHIM_TRACE", folder.file("t.%r.jsonl")}, {"RANK", "3"}}).succeeded());
