@@ -250,6 +250,13 @@ sanitize: ## all tests with address and undefined-behaviour sanitizers, then the
 	$(MAKE) BUILD=$(BUILD)/asan SANITIZE=address,undefined test TESTS='$(or $(TESTS),^(unit|preload)\.)'
 	$(MAKE) BUILD=$(BUILD)/tsan SANITIZE=thread test TESTS='$(or $(TESTS),^(unit|preload)\.)'
 
+# ---- frameworks: PyTorch from PyPI on the simulated GPU, NVIDIA's other libraries stood in for -------------------------
+# PROGRAMS= names some of them (tests/frameworks/run).
+test-frameworks: $(LIB) $(SIMGPU) ## run PyTorch programs on the simulated GPU, with and without the library; downloads 530 MB once
+	tests/frameworks/setup $(BUILD)
+	tests/frameworks/standins/build $(BUILD) $(NVCC) $(CUDA_INCLUDE) $(BUILD)/frameworks/venv/lib/python3*/site-packages/torch/lib
+	tests/frameworks/run $(BUILD) $(PROGRAMS)
+
 # ---- what waits for a card -------------------------------------------------------------------------------------------
 # With the shared runtime: a program that came with the static one would not start on the simulated GPU. The bundle brings the runtime along.
 PROBE := $(BUILD)/gpu/probe
@@ -367,5 +374,5 @@ clean: ## remove the build folder
 help: ## list the targets; V=1 shows commands, BUILD=folder builds there, SANITIZE=address,undefined or thread instruments
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /\1\t/' | sort | awk -F'\t' '{printf "  %-16s %s\n", $$1, $$2}'
 
-.PHONY: all simgpu guests tests test campaign golden golden-write golden-stress fuzz sanitize probe gpu-check-bundle test-gpu demo replay validate bench generate lint format ci install uninstall dist aarch64 clean help
+.PHONY: all simgpu guests tests test test-frameworks campaign golden golden-write golden-stress fuzz sanitize probe gpu-check-bundle test-gpu demo replay validate bench generate lint format ci install uninstall dist aarch64 clean help
 -include $(shell find $(BUILD)/obj -name '*.d' 2>/dev/null)
