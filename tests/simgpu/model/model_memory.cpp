@@ -178,9 +178,10 @@ Status Model::migrate(StreamId stream, Range range, MigrationKind kind, Location
     engine.enqueue(op);
     return Status::kOk;
   }
-  // On an idle stream the ioctl runs in the caller (hardware_truths 5).
+  // On an idle stream the ioctl runs in the caller (hardware_truths 5), who sleeps until it has the lock.
   op->is_held_by_caller = true;
   engine.enqueue(op);
+  call.wait([&] { return work->try_lock(); });
   while (const auto next = work->step(call.now())) call.spend_until(*next);
   engine.finish_held(op, work->completes_at(call.now()));
   return work->status();

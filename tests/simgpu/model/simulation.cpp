@@ -83,6 +83,7 @@ void Simulation::satisfy_waiters() {
     agent.clock_ns = std::max(agent.clock_ns, engine.now());
     --agent.waiting;
     waiter->is_satisfied = true;
+    waiter->entry = agent.entering.insert(agent.clock_ns);
     return true;
   });
 }
@@ -179,6 +180,7 @@ void Simulation::wait(Lock& lock, AgentId agent, std::function<bool()> condition
     waiters_.push_back(&waiter);
     ++self.waiting;
     drive(lock, [&] { return waiter.is_satisfied; });
+    self.entering.erase(waiter.entry);
   }
   settle(lock, agent, self.clock_ns);
 }

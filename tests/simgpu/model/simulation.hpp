@@ -4,6 +4,7 @@
 #include <deque>
 #include <functional>
 #include <mutex>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -56,6 +57,7 @@ class Simulation {
     AgentId agent;
     std::function<bool()> condition;
     bool is_satisfied = false;
+    std::multiset<TimeNs>::iterator entry{};  ///< holds time from then on until its thread goes on
   };
   /// A thread that cannot go on. Each is woken by itself: waking all for one that can go on costs more than what they
   /// do (five threads take part in a planned iteration).

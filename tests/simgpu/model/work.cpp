@@ -319,9 +319,8 @@ TimeNs MigrationWork::block_cost(std::uint64_t address) {
 }
 
 std::optional<TimeNs> MigrationWork::begin(TimeNs now_ns) {
-  if (!machine_->va_space.try_read()) return now_ns + kLockRetryNs;
+  if (!is_locking_ && !try_lock()) return now_ns + kLockRetryNs;
   has_begun_ = true;
-  is_locking_ = true;
   return now_ns + block_cost(next_);
 }
 

@@ -108,6 +108,8 @@ class MigrationWork : public Work {
   std::optional<TimeNs> step(TimeNs now_ns) override;
   TimeNs completes_at(TimeNs now_ns) const override;
   [[nodiscard]] Status status() const { return status_; }
+  /// Takes the address space's lock, as the first step does otherwise. False as long as somebody keeps it out.
+  [[nodiscard]] bool try_lock() { return is_locking_ = machine_->va_space.try_read(); }
 
  private:
   [[nodiscard]] std::optional<TimeNs> begin(TimeNs now_ns);
