@@ -234,6 +234,7 @@ golden-stress: replay ## the small golden replays 20 times on one core, on two, 
 # What each target is linked with, beside the file of its name.
 FUZZ_options := interpose/config.cpp
 FUZZ_kernel_params := interpose/kernel_args.cpp interpose/tensor_maps.cpp uvm/allocation_table.cpp
+FUZZ_pattern_file := interpose/pattern_file.cpp interpose/output_file.cpp $(wildcard policy/*.cpp policy/policies/*.cpp)
 FUZZ_fatbin := tests/simgpu/driver/fatbin.cpp
 FUZZ_profile := tests/simgpu/model/profile.cpp
 FUZZERS := $(patsubst tests/fuzz/%_fuzz.cpp,$(BUILD)/fuzz/%,$(wildcard tests/fuzz/*_fuzz.cpp))

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <new>
+#include <utility>
 
 #include "interpose/gate.hpp"
 
@@ -77,16 +78,43 @@ EngineHost::EngineHost(const uvm::DriverApi& driver, uvm::Migrator& migrator, Re
 
 EngineHost::~EngineHost() = default;
 
+void EngineHost::foresee(std::span<const LearnedPattern> patterns) {
+  for (const LearnedPattern& pattern : patterns) {
+    if (pattern.device >= devices_.size() || !devices_[pattern.device].pilot) continue;
+    devices_[pattern.device].pilot->foresee(pattern, devices_[pattern.device].budget_bytes);
+  }
+}
+
+std::vector<LearnedPattern> EngineHost::patterns() const {
+  std::vector<LearnedPattern> patterns;
+  for (const Device& device : devices_) {
+    if (!device.pilot) continue;
+    for (LearnedPattern& pattern : device.pilot->patterns()) patterns.push_back(std::move(pattern));
+  }
+  return patterns;
+}
+
+std::string EngineHost::disproof() const {
+  for (const Device& device : devices_) {
+    if (std::string disproof = device.pilot ? device.pilot->disproof() : ""; !disproof.empty()) return disproof;
+  }
+  return "";
+}
+
+void EngineHost::note_allocated(Device& device, const uvm::Allocation& allocation) {
+  if (!device.pilot) return;
+  if (device.pilot->allocated(allocation.extent, allocation.base, policy::round_up_to_block(allocation.bytes),
+                              allocation.context))
+    wants_plan_.store(true, std::memory_order_relaxed);
+}
+
 void EngineHost::allocated(const uvm::Allocation& allocation) {
   const std::lock_guard lock(mutex_);
   digest_queue();
   hints_->set(allocation.extent, allocation.device, false);
   Device& device = devices_[allocation.device];
   device.engine->allocated(event_of(allocation));
-  if (device.pilot) {
-    device.pilot->allocated(allocation.extent, allocation.base, policy::round_up_to_block(allocation.bytes),
-                            allocation.context);
-  }
+  note_allocated(device, allocation);
 }
 
 // Size and ordinal tell the allocations of one iteration from each other and find them again in the next: frameworks
@@ -110,10 +138,7 @@ void EngineHost::revived(const uvm::Allocation& allocation) {
   digest_queue();
   Device& device = devices_[allocation.device];
   device.engine->revived(event_of(allocation));
-  if (device.pilot) {
-    device.pilot->allocated(allocation.extent, allocation.base, policy::round_up_to_block(allocation.bytes),
-                            allocation.context);
-  }
+  note_allocated(device, allocation);
 }
 
 void EngineHost::reshaped(std::span<const policy::ExtentId> before, std::span<const uvm::Allocation> after) {
@@ -142,6 +167,7 @@ void EngineHost::populate(policy::ExtentId extent, std::uint16_t device, CUstrea
       if (extent >= is_unpopulated_.size()) is_unpopulated_.resize(std::size_t{extent} + 1);
       if (!is_unpopulated_[extent]) ++unpopulated_;
       is_unpopulated_[extent] = true;
+      hints_->set(extent, device, false);  // its first launch must not pass by on the quick
       return;
     }
     devices_[device].engine->populate(extent, actions_);
@@ -202,9 +228,11 @@ std::uint8_t EngineHost::number_of(CUstream stream) noexcept {
   return policy::kOtherStream;
 }
 
-void EngineHost::launch(std::uint64_t signature, std::span<const policy::ExtentId> extents, CUstream stream) {
-  submit({tick_.fetch_add(1, std::memory_order_relaxed), signature, stamp(signature), extents, number_of(stream)},
-         false, stream);
+void EngineHost::launch(std::uint64_t signature, std::span<const policy::ExtentId> extents, CUstream stream,
+                        bool is_part) {
+  submit(
+      {tick_.fetch_add(1, std::memory_order_relaxed), signature, stamp(signature), extents, number_of(stream), is_part},
+      false, stream);
 }
 
 void EngineHost::copy(std::span<const policy::ExtentId> extents, CUstream stream) {
@@ -291,7 +319,22 @@ std::optional<std::uint16_t> EngineHost::only_device_of(const policy::Launch& la
   return is_only ? std::optional(first) : std::nullopt;
 }
 
+// Most launches of a plan are neither a step's first nor out of place: the pilot notes them, and the books are kept
+// when the queue is digested.
+bool EngineHost::fly_within_step(const policy::Launch& launch) {
+  if (launch.touched.empty() || !are_resident(launch.touched)) return false;
+  const std::optional<std::uint16_t> ordinal = only_device_of(launch);
+  Pilot* const pilot = ordinal ? devices_[*ordinal].pilot.get() : nullptr;
+  if (pilot == nullptr || !pilot->enqueue_within_step(launch)) return false;
+  policy::Launch planned = launch;
+  planned.is_planned = true;
+  queue_.push(planned, false);
+  if (queue_.is_half_full()) settle();
+  return true;
+}
+
 void EngineHost::fly(const policy::Launch& launch, bool is_copy, CUstream stream) {
+  if (!is_copy && fly_within_step(launch)) return;
   policy::Actions actions, unpopulated;
   Pilot::Clearance clearance;
   Pilot* pilot = nullptr;
@@ -356,8 +399,12 @@ void EngineHost::settle() noexcept {
       digest_queue();
       settled_ns_ = driver_.now_ns();
     }
+    CUcontext context = nullptr;
     for (const Device& device : devices_) {
-      if (device.pilot && device.pilot->is_engaged()) device.pilot->settle();
+      if (!device.pilot || !device.pilot->is_engaged()) continue;
+      // A default stream is that of the current context.
+      if (context == nullptr && driver_.cuCtxGetCurrent(&context) != CUDA_SUCCESS) break;
+      if (device.pilot->is_of(reinterpret_cast<std::uintptr_t>(context))) device.pilot->settle();
     }
     wake_planners();
     report_.flush();
@@ -378,28 +425,28 @@ void EngineHost::digest(const policy::Launch& launch, bool is_copy) {
     return [this, device](policy::ExtentId extent) { return hints_->device(extent) == device; };
   };
   for (std::uint16_t device = 0; device < devices_.size(); ++device) {
-    policy::ExtentId own[policy::kMaxTouched];
+    policy::ExtentId own[policy::kMaxTouched];  // not a pilot's business: what it does not see cannot be in its plan
     const auto end = std::copy_if(launch.touched.begin(), launch.touched.end(), own, is_of(device));
     if (end == own) continue;
     policy::Launch part = launch;
     part.touched = {own, end};
-    feed(device, part, is_copy);
+    feed(device, part, is_copy, nullptr, false);
   }
 }
 
 void EngineHost::feed(std::uint16_t ordinal, const policy::Launch& launch, bool is_copy,
-                      const Pilot::Clearance* clearance) {
+                      const Pilot::Clearance* clearance, bool is_whole) {
   Device& device = devices_[ordinal];
   last_device_ = ordinal;
   const std::size_t first_action = actions_.size();
-  if (device.pilot) device.pilot->record(launch, is_copy);
+  if (device.pilot && is_whole) device.pilot->record(launch, is_copy);
   // Copy engines fault page by page. Where the program does not do what the plan expects, nobody knows what the driver
   // has sent away: what a copy names is asked for in any case, which costs little if it is there.
   if (is_copy && device.pilot && device.pilot->is_engaged() && !(clearance != nullptr && clearance->is_certain)) {
     for (const policy::ExtentId extent : launch.touched) actions_.push_back({policy::ActionKind::Prefetch, extent});
   }
-  if (clearance != nullptr) {
-    device.engine->count_planned(clearance->fetched_bytes, clearance->written_back_bytes);
+  if (clearance != nullptr) device.engine->count_planned(clearance->fetched_bytes, clearance->written_back_bytes);
+  if (clearance != nullptr || launch.is_planned) {
     device.engine->follow(launch, is_copy, actions_);
   } else {
     is_copy ? device.engine->copy(launch, actions_) : device.engine->launch(launch, actions_);

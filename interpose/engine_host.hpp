@@ -51,6 +51,12 @@ class EngineHost {
              std::span<const std::uint64_t> budgets_bytes, bool can_discard = false);
   ~EngineHost();
 
+  // What a run before has learned, before anything is allocated; what this one has, at its end; and why the former was
+  // of no use: empty where it was.
+  void foresee(std::span<const LearnedPattern> patterns);
+  [[nodiscard]] std::vector<LearnedPattern> patterns() const;
+  [[nodiscard]] std::string disproof() const;
+
   // After the allocation is in the table / before the guest is told of the free.
   void allocated(const uvm::Allocation& allocation);
   void freed(const uvm::Allocation& allocation);
@@ -70,7 +76,9 @@ class EngineHost {
   void set_budget(std::uint16_t device, std::uint64_t budget_bytes);
 
   // Before the driver gets the launch, copy or memset. `extents` are those it names.
-  void launch(std::uint64_t signature, std::span<const policy::ExtentId> extents, CUstream stream);
+  // `is_part`: see policy::Launch.
+  void launch(std::uint64_t signature, std::span<const policy::ExtentId> extents, CUstream stream,
+              bool is_part = false);
   void copy(std::span<const policy::ExtentId> extents, CUstream stream);
 
   // After a synchronisation of the guest: digests what is queued and writes the report, unless another thread is about
@@ -110,6 +118,8 @@ class EngineHost {
   void carry_out(const policy::Actions& actions, std::span<const policy::ExtentId> needed, CUstream stream);
   [[nodiscard]] bool is_flying() const noexcept;
   void fly(const policy::Launch& launch, bool is_copy, CUstream stream);
+  [[nodiscard]] bool fly_within_step(const policy::Launch& launch);
+  void note_allocated(Device& device, const uvm::Allocation& allocation);
   [[nodiscard]] std::optional<std::uint16_t> only_device_of(const policy::Launch& launch) const noexcept;
   void demote_strangers(std::uint16_t ordinal);
   void resynchronise(std::uint16_t ordinal);
@@ -117,9 +127,10 @@ class EngineHost {
   [[nodiscard]] policy::Actions take_unpopulated(std::span<const policy::ExtentId> touched);
   void digest_queue();
   void digest(const policy::Launch& launch, bool is_copy);
-  // `clearance`: of a launch that flies by plan; null: the policy decides.
+  // `clearance`: of a launch that flies by plan; null: the policy decides. `is_whole`: all that the launch names is the
+  // device's.
   void feed(std::uint16_t ordinal, const policy::Launch& launch, bool is_copy,
-            const Pilot::Clearance* clearance = nullptr);
+            const Pilot::Clearance* clearance = nullptr, bool is_whole = true);
   void note_iteration(std::uint16_t ordinal, const policy::IterationStats& stats) noexcept;
   [[nodiscard]] Counters counters_of(const Device& device, const policy::IterationStats& stats,
                                      const PilotTotals& flown_before) const;

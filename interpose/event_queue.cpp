@@ -27,6 +27,8 @@ bool EventQueue::push(const policy::Launch& launch, bool is_copy) noexcept {
   first.time_ns = launch.time_ns;
   first.extents = static_cast<std::uint16_t>(count);
   first.is_copy = is_copy;
+  first.is_part = launch.is_part;
+  first.is_planned = launch.is_planned;
   first.stream = launch.stream;
   std::copy_n(launch.touched.data(), std::min(kPerSlot, count), first.extent);
   first.turn.store(head + 1, std::memory_order_release);

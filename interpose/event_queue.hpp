@@ -37,7 +37,9 @@ class EventQueue {
     std::uint64_t signature;
     std::uint64_t time_ns;
     std::uint16_t extents;  // of the whole event
-    bool is_copy;
+    bool is_copy : 1;
+    bool is_part : 1;
+    bool is_planned : 1;
     std::uint8_t stream;
     policy::ExtentId extent[kPerSlot];
   };
@@ -67,7 +69,8 @@ void EventQueue::drain(Consume&& consume) {
       const Slot& part = ring_[(tail + slot) & (slots_ - 1)];
       for (std::size_t i = 0; i < kPerSlot && done < count; ++i) extents[done++] = part.extent[i];
     }
-    const policy::Launch launch{first.tick, first.signature, first.time_ns, {extents, count}, first.stream};
+    const policy::Launch launch{first.tick,   first.signature, first.time_ns,   {extents, count},
+                                first.stream, first.is_part,   first.is_planned};
     const bool is_copy = first.is_copy;
     tail += used;
     tail_.store(tail, std::memory_order_release);

@@ -49,9 +49,6 @@ Graphs::Node Graphs::node_of(const CUDA_KERNEL_NODE_PARAMS& params) const {
   const bool is_function = params.func != nullptr;
   const void* handle = is_function ? static_cast<const void*>(params.func) : params.kern;
   Node node;
-  node.signature =
-      mix(mix(reinterpret_cast<std::uintptr_t>(handle), params.gridDimX | std::uint64_t{params.gridDimY} << 32),
-          params.gridDimZ | std::uint64_t{params.blockDimX} << 32);
   // A handle that the driver gave for a node may be one that the guest never saw.
   const ParamLayout* layout = layouts_.find(handle, driver_);
   std::optional<ParamLayout> asked;
@@ -60,6 +57,8 @@ Graphs::Node Graphs::node_of(const CUDA_KERNEL_NODE_PARAMS& params) const {
     if (!asked) return Node::unknown();
     layout = &*asked;
   }
+  node.signature = mix(mix(layout->kernel, params.gridDimX | std::uint64_t{params.gridDimY} << 32),
+                       params.gridDimZ | std::uint64_t{params.blockDimX} << 32);
   Touched touched;
   collect_launch(*layout, params.kernelParams, params.extra, allocations_, touched);
   if (tensor_maps_.are_known()) tensor_maps_.collect(*layout, params.kernelParams, params.extra, allocations_, touched);

@@ -14,11 +14,26 @@ std::size_t slot_of(std::uintptr_t handle) noexcept {
 }
 
 std::uint64_t content_hash(const ParamLayout& layout) noexcept {
-  std::uint64_t hash = layout.bytes;
+  std::uint64_t hash = layout.bytes ^ layout.kernel;
   for (const PointerParam& param : layout.params) {
     hash = (hash ^ param.index ^ (std::uint64_t{param.offset} << 16) ^ (std::uint64_t{param.words} << 40)) *
            0x100000001B3ULL;
   }
+  return hash;
+}
+
+// FNV-1a of the name; of the handle where there is none.
+std::uint64_t ask_identity(const void* handle, HandleKind kind, const uvm::DriverApi& driver) {
+  const char* name = nullptr;
+  CUresult result = CUDA_ERROR_NOT_SUPPORTED;
+  if (kind == HandleKind::Kernel && driver.cuKernelGetName != nullptr) {
+    result = driver.cuKernelGetName(&name, static_cast<CUkernel>(const_cast<void*>(handle)));
+  } else if (kind == HandleKind::Function && driver.cuFuncGetName != nullptr) {
+    result = driver.cuFuncGetName(&name, static_cast<CUfunction>(const_cast<void*>(handle)));
+  }
+  if (result != CUDA_SUCCESS || name == nullptr) return reinterpret_cast<std::uintptr_t>(handle);
+  std::uint64_t hash = 0xCBF29CE484222325;
+  for (; *name != '\0'; ++name) hash = (hash ^ static_cast<unsigned char>(*name)) * 0x100000001B3;
   return hash;
 }
 
@@ -27,6 +42,7 @@ std::uint64_t content_hash(const ParamLayout& layout) noexcept {
 // Every parameter in turn; CUDA_ERROR_INVALID_VALUE past the last one ends the list (cuda.h, cuFuncGetParamInfo).
 std::optional<ParamLayout> ask_layout(const void* handle, HandleKind kind, const uvm::DriverApi& driver) {
   ParamLayout layout;
+  layout.kernel = ask_identity(handle, kind, driver);
   for (std::uint32_t index = 0;; ++index) {
     std::size_t offset = 0;
     std::size_t size = 0;

@@ -34,7 +34,8 @@ struct PointerParam {
 
 struct ParamLayout {
   std::vector<PointerParam> params;
-  std::uint32_t bytes = 0;  // end of the last parameter
+  std::uint32_t bytes = 0;   // end of the last parameter
+  std::uint64_t kernel = 0;  // who it is: the same in every process where the driver tells names (CUDA 12.3)
   bool operator==(const ParamLayout&) const = default;
 };
 

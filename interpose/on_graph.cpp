@@ -48,13 +48,13 @@ TraceRecorder::Running announce(CUgraphExec exec, CUstream stream) {
   for (const std::uint64_t base : operands->bases) {
     touch(shim.allocations, base, touched);
     if (touched.extents().size() < policy::kMaxTouched) continue;
-    shim.engines.launch(operands->signature + part, touched.extents(), stream);
-    static_cast<void>(
-        shim.trace.launch(nullptr, shim.layouts, operands->signature + part++, touched.extents(), stream));
+    shim.engines.launch(operands->signature + part, touched.extents(), stream, part > 0);
+    static_cast<void>(shim.trace.launch(nullptr, shim.layouts, operands->signature + part, touched.extents(), stream));
+    ++part;
     touched.clear();
   }
   if (part == 0 || !touched.extents().empty())
-    shim.engines.launch(operands->signature + part, touched.extents(), stream);
+    shim.engines.launch(operands->signature + part, touched.extents(), stream, part > 0);
   return shim.trace.launch(nullptr, shim.layouts, operands->signature + part, touched.extents(), stream);
 }
 

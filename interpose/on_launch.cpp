@@ -18,12 +18,11 @@ struct Shape {
 };
 
 // Mixes what identifies a launch across iterations. Not cryptographic: a collision costs confidence, never data.
-std::uint64_t signature_of(const void* function, const Shape& shape) noexcept {
+std::uint64_t signature_of(std::uint64_t kernel, const Shape& shape) noexcept {
   const auto mix = [](std::uint64_t hash, std::uint64_t word) noexcept {
     return (hash ^ word) * 0x9E3779B97F4A7C15ULL;
   };
-  std::uint64_t hash =
-      mix(reinterpret_cast<std::uintptr_t>(function), shape.grid_x | std::uint64_t{shape.grid_y} << 32);
+  std::uint64_t hash = mix(kernel, shape.grid_x | std::uint64_t{shape.grid_y} << 32);
   hash = mix(hash ^ hash >> 29, shape.grid_z | std::uint64_t{shape.block_x} << 32);
   hash = mix(hash ^ hash >> 29,
              shape.block_y | std::uint64_t{shape.block_z} << 16 | std::uint64_t{shape.shared_bytes} << 32);
@@ -41,14 +40,16 @@ TraceRecorder::Running announce(const void* function, const Shape& shape, CUstre
     return {};
   }
   Touched touched;
+  std::uint64_t kernel = reinterpret_cast<std::uintptr_t>(function);
   if (const ParamLayout* layout = shim.layouts.find(function, shim.driver)) {
+    kernel = layout->kernel;
     collect_launch(*layout, params, extra, shim.allocations, touched);
     if (shim.tensor_maps.are_known()) [[unlikely]]
       shim.tensor_maps.collect(*layout, params, extra, shim.allocations, touched);
   } else {
     shim.bypasses.count(Bypass::unknown_parameters);
   }
-  const std::uint64_t signature = signature_of(function, shape);
+  const std::uint64_t signature = signature_of(kernel, shape);
   shim.engines.launch(signature, touched.extents(), stream);
   return shim.trace.launch(function, shim.layouts, signature, touched.extents(), stream);
 }

@@ -1,6 +1,9 @@
 #include "interpose/pilot.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <string_view>
 #include <utility>
 
 #include "interpose/in_shim.hpp"
@@ -13,17 +16,27 @@ constexpr double kLeastConfidence = 0.7;
 
 }  // namespace
 
-void Pilot::allocated(policy::ExtentId extent, std::uint64_t base, std::uint64_t bytes, std::uint64_t context) {
-  if (extent >= extents_.size()) extents_.resize(extent + 1);
-  extents_[extent] = {base, bytes};
+void Pilot::foresee(const LearnedPattern& pattern, std::uint64_t budget_bytes) {
+  if (!uvm::Progress::is_supported(driver_)) return;
+  const std::lock_guard lock(mutex_);
+  budget_bytes_ = budget_bytes;
+  foreseen_.push_back({pattern.iteration, pattern.durations_ns, budget_bytes, true});
+}
+
+bool Pilot::allocated(policy::ExtentId extent, std::uint64_t base, std::uint64_t bytes, std::uint64_t context) {
   recorder_.allocated(extent, bytes);
   const std::lock_guard lock(mutex_);
+  if (extent >= extents_.size()) extents_.resize(extent + 1);
+  extents_[extent] = {base, bytes};
   context_ = context;
+  for (Request& request : foreseen_) requests_.push_back(std::move(request));
+  return !std::exchange(foreseen_, {}).empty();
 }
 
 void Pilot::freed(policy::ExtentId extent) {
-  if (extent < extents_.size()) extents_[extent] = {};
   recorder_.freed(extent);
+  const std::lock_guard lock(mutex_);
+  if (extent < extents_.size()) extents_[extent] = {};
 }
 
 void Pilot::record(const policy::Launch& launch, bool is_copy) {
@@ -36,7 +49,7 @@ bool Pilot::iteration_completed(std::uint64_t launches, double confidence, std::
   budget_bytes_ = budget_bytes;
   recorder_.end_iteration(launches);
   if (footprint_bytes <= budget_bytes || is_shut_.load(std::memory_order_relaxed) || confidence < kLeastConfidence ||
-      is_following_ || request_ || is_planning_ || !uvm::Progress::is_supported(driver_)) {
+      is_following_ || !requests_.empty() || is_planning_ || !uvm::Progress::is_supported(driver_)) {
     return false;
   }
   if (iterations_to_skip_ > 0 && launches == declined_launches_) {
@@ -45,7 +58,8 @@ bool Pilot::iteration_completed(std::uint64_t launches, double confidence, std::
   }
   std::optional<policy::Iteration> iteration = recorder_.last_iteration();
   if (!iteration || book_.find(*iteration) != nullptr) return false;
-  request_ = Request{std::make_shared<const policy::Iteration>(std::move(*iteration)), {}, budget_bytes};
+  disprove(*iteration);
+  requests_.push_back({std::make_shared<const policy::Iteration>(std::move(*iteration)), {}, budget_bytes});
   return true;
 }
 
@@ -99,11 +113,57 @@ Pilot::Clearance Pilot::enqueue(const policy::Launch& launch, CUstream stream,
   return clearance;
 }
 
+// The program goes round in another way than those of other runs whose plans it has never gone round.
+void Pilot::disprove(const policy::Iteration& iteration) {
+  using Mismatch = policy::PlanFollower::Mismatch;
+  std::string closest;
+  policy::LaunchIndex most = 0;
+  for (const auto& plan : book_.drop_unproven()) {
+    const policy::Difference difference = policy::first_difference(*plan->iteration, iteration);
+    if (!closest.empty() && difference.launch <= most) continue;
+    most = difference.launch;
+    const auto what = [&]() -> std::string_view {
+      switch (difference.what) {
+        case Mismatch::Stream:
+          return "is in another stream";
+        case Mismatch::Count:
+          return "names another number of allocations";
+        case Mismatch::Size:
+          return "names an allocation of another size";
+        case Mismatch::Extent:
+          return "names another allocation";
+        default:
+          return "is another kernel, or of another shape";
+      }
+    };
+    closest = fmt::format("launch {} of the iteration's {} {}", difference.launch + 1, plan->iteration->launches.size(),
+                          what());
+  }
+  if (!closest.empty()) disproof_ = std::move(closest);
+}
+
+std::vector<LearnedPattern> Pilot::patterns() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<LearnedPattern> patterns;
+  for (const auto& page : book_.pages()) {
+    if (!page->is_unproven) patterns.push_back({device_, page->plan->iteration, page->plan->durations_ns});
+  }
+  return patterns;
+}
+
+std::string Pilot::disproof() const {
+  const std::lock_guard lock(mutex_);
+  const auto pages = book_.pages();
+  const bool has_unproven = std::any_of(pages.begin(), pages.end(), [](const auto& page) { return page->is_unproven; });
+  return disproof_.empty() && has_unproven ? "the program has not gone round an iteration of it" : disproof_;
+}
+
 // Goes on with a better plan of the same iteration, where there is one.
 void Pilot::renew(const policy::Launch& launch, const std::function<bool(policy::ExtentId)>& is_resident,
                   Clearance& clearance) {
   const policy::LearnedPlan& plan = flights_.back().follower->plan();
   policy::PlanBook::Page* page = book_.find(*plan.iteration);
+  if (page != nullptr && flights_.back().follower->has_gone_round()) page->is_unproven = false;
   if (page == nullptr || page->plan.get() == &plan || is_shut_.load(std::memory_order_relaxed)) return;
   if (policy::PlanFollower::mismatch(*page->plan, 0, launch, extents_) != policy::PlanFollower::Mismatch::None) return;
   land(clearance);
@@ -175,6 +235,13 @@ void Pilot::land(Clearance& clearance) {
 void Pilot::believe() {
   const Flight& flight = flights_.front();
   believed_ = flight.follower->has_begun() ? flight.follower->on_device() : flight.resident;
+}
+
+bool Pilot::enqueue_within_step(const policy::Launch& launch) noexcept {
+  const std::lock_guard lock(mutex_);
+  if (!is_following_ || !flights_.back().follower->enqueue_within_step(launch, extents_)) return false;
+  ++totals_.planned_launches;
+  return true;
 }
 
 bool Pilot::is_following() const {

@@ -21,8 +21,10 @@
 #include <mutex>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
+#include "interpose/pattern_file.hpp"
 #include "policy/learned_plan.hpp"
 #include "policy/pattern_recorder.hpp"
 #include "policy/plan_book.hpp"
@@ -55,7 +57,10 @@ class Pilot {
 
   // ---- under the engine host's lock; no driver call is made
 
-  void allocated(policy::ExtentId extent, std::uint64_t base, std::uint64_t bytes, std::uint64_t context);
+  // An iteration of another run, to be planned as soon as there is a context to work in. Before all else.
+  void foresee(const LearnedPattern& pattern, std::uint64_t budget_bytes);
+  // True if a plan is wanted, as below.
+  [[nodiscard]] bool allocated(policy::ExtentId extent, std::uint64_t base, std::uint64_t bytes, std::uint64_t context);
   void freed(policy::ExtentId extent);
   void record(const policy::Launch& launch, bool is_copy);
   // The launch just recorded ended an iteration of so many launches. True if a plan is wanted: call wake_planner() when
@@ -83,6 +88,8 @@ class Pilot {
   // `is_resident(extent)` is the engine's belief; asked when a plan begins.
   [[nodiscard]] Clearance enqueue(const policy::Launch& launch, CUstream stream,
                                   const std::function<bool(policy::ExtentId)>& is_resident);
+  // The same for a launch about which nothing need be done, without the host's lock: true if the launch was one.
+  [[nodiscard]] bool enqueue_within_step(const policy::Launch& launch) noexcept;
   [[nodiscard]] bool is_following() const;
   [[nodiscard]] bool is_in_plan(policy::ExtentId extent) const;
   [[nodiscard]] std::uint64_t planned_launches() const;  // of one iteration; 0 without a plan
@@ -96,6 +103,9 @@ class Pilot {
   void issue(const Clearance& clearance, CUstream stream) noexcept;
   // The guest has waited for its streams: what has been enqueued is over, and is reported.
   void settle() noexcept;
+  // What has been learned, for the next run; and why what a run before had learned was of no use, as one line.
+  [[nodiscard]] std::vector<LearnedPattern> patterns() const;
+  [[nodiscard]] std::string disproof() const;
   // Opens every gate and ends the threads. Nothing is planned any more.
   void shut() noexcept;
 
@@ -115,6 +125,7 @@ class Pilot {
     std::shared_ptr<const policy::Iteration> iteration;
     std::vector<std::uint64_t> durations_ns;  // by launch; empty: not measured yet
     std::uint64_t budget_bytes;
+    bool is_foreseen = false;
   };
   // Moved by a migrator, and how long it took.
   struct Traffic {
@@ -154,6 +165,7 @@ class Pilot {
   [[nodiscard]] bool branch(const policy::Launch& launch, const std::function<bool(policy::ExtentId)>& is_resident,
                             Clearance& clearance);
   void diverge(Clearance& clearance);
+  void disprove(const policy::Iteration& iteration);
   void land(Clearance& clearance);
   void believe();
   void judge(CUresult result);
@@ -179,12 +191,13 @@ class Pilot {
 
   // Guarded by the engine host's lock.
   policy::PatternRecorder recorder_;
-  std::vector<policy::LiveExtent> extents_;  // by ExtentId
 
   mutable std::mutex mutex_;  // guards what follows
   std::uint64_t context_ = 0;
   std::uint64_t budget_bytes_ = 0;
-  std::optional<Request> request_;
+  std::vector<policy::LiveExtent> extents_;  // by ExtentId; changed under the engine host's lock as well
+  std::vector<Request> foreseen_;            // until there is a context
+  std::deque<Request> requests_;
   bool is_planning_ = false;
   policy::PlanBook book_;
   std::deque<Flight> flights_;   // the first is what the device does, the last what the program enqueues
@@ -199,7 +212,8 @@ class Pilot {
   Traffic fetched_;
   Traffic written_back_;
   PilotTotals totals_;
-  PilotTotals told_;                     // bytes that clearances have told of
+  PilotTotals told_;  // bytes that clearances have told of
+  std::string disproof_;
   std::vector<bool> is_in_plan_;         // by ExtentId: of the plans followed since the program was last without
   std::uint64_t declined_launches_ = 0;  // of the iteration for which there was no plan
   std::uint32_t declined_ = 0;           // so often in a row

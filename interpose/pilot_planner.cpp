@@ -52,7 +52,10 @@ void Pilot::plan() {
     policy::CostModel cost{};
     {
       const std::lock_guard lock(mutex_);
-      request = std::exchange(request_, std::nullopt);
+      if (!requests_.empty()) {
+        request = std::move(requests_.front());
+        requests_.pop_front();
+      }
       is_planning_ = request.has_value();
       cost = cost_model();
     }
@@ -92,9 +95,10 @@ void Pilot::plan() {
     declined_launches_ = 0;
     ++totals_.plans;
     totals_.plan_evaluations += made->plan.evaluations;
-    const bool is_refined = !request->durations_ns.empty();
+    const bool is_refined = !request->durations_ns.empty() && !request->is_foreseen;
     policy::PlanBook::Page& page = book_.keep(std::move(made));
     page.refinements = is_refined ? page.refinements + 1 : 0;
+    page.is_unproven = request->is_foreseen;
     is_engaged_.store(true, std::memory_order_release);
   }
 }
@@ -112,13 +116,13 @@ policy::CostModel Pilot::cost_model() const {
 
 bool Pilot::wish_better_plan(const Flight& flight) {
   std::vector<std::uint64_t> measured_ns = flight.follower->take_measured_durations();
-  if (measured_ns.empty() || request_ || is_planning_) return false;
+  if (measured_ns.empty() || !requests_.empty() || is_planning_) return false;
   const policy::LearnedPlan& plan = flight.follower->plan();
   const policy::PlanBook::Page* page = book_.find(*plan.iteration);
   if (page == nullptr || page->plan.get() != &plan) return false;
   const double tolerance = page->refinements < kMostRefinements ? kDriftToRefine : kDriftLater;
   if (drift(measured_ns, plan.durations_ns) < tolerance && budget_bytes_ == plan.capacity_bytes) return false;
-  request_ = Request{plan.iteration, std::move(measured_ns), budget_bytes_};
+  requests_.push_back({plan.iteration, std::move(measured_ns), budget_bytes_});
   return true;
 }
 

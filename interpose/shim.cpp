@@ -15,6 +15,7 @@
 #include "interpose/hook_counts.hpp"
 #include "interpose/in_shim.hpp"
 #include "interpose/log.hpp"
+#include "interpose/pattern_file.hpp"
 #include "interpose/real_driver.hpp"
 #include "interpose/unseen.hpp"
 #include "uvm/migration_pause.hpp"
@@ -23,7 +24,7 @@ namespace hmshim::interpose {
 
 namespace {
 
-// Of HMSHIM_REPORT or HMSHIM_TRACE.
+// Of HMSHIM_REPORT, HMSHIM_TRACE or HMSHIM_PROFILE.
 std::string output_path(const std::string& pattern) {
   return pattern.empty() ? "" : expand_path(pattern, getpid(), rank_of(environ));
 }
@@ -146,6 +147,32 @@ Shim::Shim(Config config_read, const uvm::DriverApi& driver_resolved, std::vecto
       trace(driver, captures, output_path(config.trace), program_invocation_short_name),
       engines(driver, migrator, report, config.policy, budgets_of(devices), config.discard) {
   engines.discard_by(pools);
+  read_profile();
+}
+
+void Shim::read_profile() {
+  if (config.profile.empty() || config.policy != "learned") return;
+  const PatternFile file = load_patterns(output_path(config.profile));
+  may_write_profile_ = file.is_ours;
+  if (!file.refusal.empty()) {
+    log(LogLevel::Warn, [&] {
+      return fmt::format("HMSHIM_PROFILE={} is not used{}: {}", output_path(config.profile),
+                         file.is_ours ? "" : " and left as it is", file.refusal);
+    });
+  }
+  engines.foresee(file.patterns);
+}
+
+// Where nothing has been learned, what is there stays.
+void Shim::write_profile() {
+  if (config.profile.empty() || config.policy != "learned") return;
+  const std::string path = output_path(config.profile);
+  if (const std::string disproof = engines.disproof(); !disproof.empty())
+    log(LogLevel::Warn, [&] { return fmt::format("HMSHIM_PROFILE={} does not match: {}", path, disproof); });
+  const std::vector<LearnedPattern> patterns = engines.patterns();
+  if (!may_write_profile_ || patterns.empty()) return;
+  if (const std::string failure = save_patterns(path, patterns); !failure.empty())
+    log(LogLevel::Warn, [&] { return fmt::format("HMSHIM_PROFILE={} could not be written: {}", path, failure); });
 }
 
 void Shim::start() noexcept {
@@ -283,6 +310,7 @@ void Shim::finish() noexcept {
   contain([this] {
     engines.end();
     trace.finish();
+    write_profile();
     std::vector<HookTally> hooks;
     for (std::size_t id = 0; id < kHookCount; ++id) {
       hooks.push_back({kHookSymbols[id], hook_hits(static_cast<HookId>(id)) + hook_bypasses(static_cast<HookId>(id))});

@@ -122,8 +122,11 @@ class Shim {
   Shim(Config config_read, const uvm::DriverApi& driver_resolved, std::vector<Device> devices_judged);
   static void start_once();
   void finish() noexcept;
+  void read_profile();
+  void write_profile();
 
   const pid_t pid_ = getpid();
+  bool may_write_profile_ = false;
 
   static inline Shim* instance_ = nullptr;
 };

@@ -38,6 +38,8 @@ struct Launch {
   std::uint64_t time_ns;    // host clock at enqueue; only differences are meaningful; 0: not read
   std::span<const ExtentId> touched;  // at most kMaxTouched; an extent may appear more than once
   std::uint8_t stream = 0;            // the guest's streams, numbered; kOtherStream where numbers have run out
+  bool is_part = false;     // goes to the driver together with the launch before it: a graph that names many extents
+  bool is_planned = false;  // a plan brings what it names
   const Foreknowledge* foreknowledge = nullptr;  // null on a real device
 };
 

@@ -38,8 +38,9 @@ Steps make_steps(const Iteration& iteration, std::span<const std::uint64_t> dura
       return extent != kUnplanned && iteration.extents[extent].born == k && touched_in[extent] + 1 == steps.count();
     };
     const auto operands = iteration.operands_of(k);
-    if (k == 0 || duration_ns >= kStepNs || bytes >= capacity_bytes / kStepsPerCapacity ||
-        std::any_of(operands.begin(), operands.end(), ends_a_life)) {
+    const bool may_begin = k == 0 || !iteration.launches[k].is_part;
+    if (may_begin && (k == 0 || duration_ns >= kStepNs || bytes >= capacity_bytes / kStepsPerCapacity ||
+                      std::any_of(operands.begin(), operands.end(), ends_a_life))) {
       steps.first_launch.push_back(k);
       steps.streams.push_back(0);
       duration_ns = bytes = 0;

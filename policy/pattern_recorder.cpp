@@ -41,7 +41,7 @@ void PatternRecorder::launch(const Launch& launch) {
 void PatternRecorder::copy(const Launch& launch) { record(launch); }
 
 void PatternRecorder::record(const Launch& event) {
-  records_.push({event.signature, operands_.end(), launches_, event.stream});
+  records_.push({event.signature, operands_.end(), launches_, event.stream, event.is_part});
   for (const ExtentId id : event.touched) {
     if (id < live_.size() && live_[id].instance != 0) {
       operands_.push({id, live_[id].instance, live_[id].blocks});
@@ -149,7 +149,8 @@ std::optional<Iteration> PatternRecorder::repetition(const Calls& before, const 
   for (const std::uint64_t call : now) {
     const Record& record = records_[call];
     const auto k = static_cast<LaunchIndex>(iteration.launches.size());
-    iteration.launches.push_back({record.signature, static_cast<std::uint32_t>(launch_of.size()), record.stream});
+    iteration.launches.push_back(
+        {record.signature, static_cast<std::uint32_t>(launch_of.size()), record.stream, record.is_part});
     launch_of.resize(launch_of.size() + operands_end(call) - record.first_operand, k);
   }
 

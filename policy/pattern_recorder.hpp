@@ -24,7 +24,8 @@ struct Iteration {
   struct Launch {
     std::uint64_t signature;
     std::uint32_t first_operand;
-    std::uint8_t stream;  // see policy::Launch
+    std::uint8_t stream;   // see policy::Launch
+    bool is_part = false;  // likewise
   };
   struct Extent {
     std::uint64_t bytes;
@@ -91,6 +92,7 @@ class PatternRecorder {
     std::uint64_t first_operand;
     std::uint32_t launches;  // so far, modulo 2^32; copies do not count
     std::uint8_t stream;
+    bool is_part;
   };
   struct Live {
     std::uint32_t instance = 0;  // 0: not allocated here

@@ -36,6 +36,24 @@ bool are_alike(const Iteration& a, const Iteration& b) {
          begin_alike(a, b, static_cast<LaunchIndex>(a.launches.size()));
 }
 
+Difference first_difference(const Iteration& a, const Iteration& b) {
+  using Mismatch = PlanFollower::Mismatch;
+  const auto end = static_cast<LaunchIndex>(std::min(a.launches.size(), b.launches.size()));
+  for (LaunchIndex k = 0; k < end; ++k) {
+    if (a.launches[k].signature != b.launches[k].signature) return {k, Mismatch::Kernel};
+    if (a.launches[k].stream != b.launches[k].stream) return {k, Mismatch::Stream};
+    const auto of_a = a.operands_of(k), of_b = b.operands_of(k);
+    if (of_a.size() != of_b.size()) return {k, Mismatch::Count};
+    for (std::size_t i = 0; i < of_a.size(); ++i) {
+      if (of_a[i] == kUnplanned || of_b[i] == kUnplanned) continue;
+      const Iteration::Extent &x = a.extents[of_a[i]], &y = b.extents[of_b[i]];
+      if (x.bytes != y.bytes) return {k, Mismatch::Size};
+      if (!are_alike(x, y)) return {k, Mismatch::Extent};
+    }
+  }
+  return {end, Mismatch::Kernel};
+}
+
 PlanBook::Page* PlanBook::find(const Iteration& iteration) {
   const auto found = std::find_if(pages_.begin(), pages_.end(),
                                   [&](const auto& page) { return are_alike(*page->plan->iteration, iteration); });
@@ -110,6 +128,15 @@ void PlanBook::note_end(const LearnedPlan& plan, std::uint64_t followed_launches
   if (page == nullptr) return;
   page->short_flights = followed_launches < enough_launches ? std::min(page->short_flights + 1, kMostBackOff) : 0;
   page->starts_to_skip = page->short_flights == 0 ? 0 : (1U << page->short_flights) - 1;
+}
+
+std::vector<std::shared_ptr<const LearnedPlan>> PlanBook::drop_unproven() {
+  std::vector<std::shared_ptr<const LearnedPlan>> dropped;
+  std::erase_if(pages_, [&](const auto& page) {
+    if (page->is_unproven) dropped.push_back(page->plan);
+    return page->is_unproven;
+  });
+  return dropped;
 }
 
 std::size_t PlanBook::memory_bytes() const noexcept {

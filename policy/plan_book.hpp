@@ -22,6 +22,14 @@ namespace hmshim::policy {
 // The same calls, with data of the same sizes that persists in the same places.
 [[nodiscard]] bool are_alike(const Iteration& a, const Iteration& b);
 
+// The first launch that is not the same, and what is not.
+struct Difference {
+  LaunchIndex launch;
+  PlanFollower::Mismatch what;
+};
+// Of two iterations that are not alike. Where one is only longer, its first launch beyond the other.
+[[nodiscard]] Difference first_difference(const Iteration& a, const Iteration& b);
+
 class PlanBook {
  public:
   static constexpr std::size_t kMostPlans = 16;
@@ -34,6 +42,7 @@ class PlanBook {
     std::uint32_t short_flights = 0;   // in a row
     std::uint32_t starts_to_skip = 0;  // because of those
     std::uint64_t used = 0;            // when it was last: the least recently used makes room
+    bool is_unproven = false;          // of another run, and the program has not gone round it yet
   };
   struct Entry {
     Page* page;
@@ -56,7 +65,9 @@ class PlanBook {
   // more rarely.
   void note_end(const LearnedPlan& plan, std::uint64_t followed_launches, std::uint64_t enough_launches);
 
-  [[nodiscard]] bool is_empty() const noexcept { return pages_.empty(); }
+  // Takes out what is unproven.
+  std::vector<std::shared_ptr<const LearnedPlan>> drop_unproven();
+
   [[nodiscard]] std::span<const std::unique_ptr<Page>> pages() const noexcept { return pages_; }
   [[nodiscard]] std::size_t memory_bytes() const noexcept;
 

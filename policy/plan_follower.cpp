@@ -83,27 +83,43 @@ PlanFollower::Enqueued PlanFollower::enqueue(const Launch& launch, std::span<con
   if (mismatch(*plan_, position_, launch, extents) != Mismatch::None || !continues_lives(launch, extents)) {
     return {judge_foreign(launch, extents)};
   }
-  foreign_launches_ = 0;
-  foreign_bytes_ = 0;
-  ++followed_launches_;
   const Steps& steps = plan_->steps;
   const LaunchIndex step = steps.step_of_launch[position_];
   const Tick tick = round_ * steps.count() + step;
-  Enqueued enqueued{.match = Match::Expected,
-                    .step = first_step_ + tick,
-                    .is_settled = !is_disturbed_ && ++settled_launches_ > plan_->iteration->launches.size(),
-                    .begins_step = steps.first_launch[step] == position_};
-  if (enqueued.begins_step) streams_begun_ = 0;
-  enqueued_end_ = enqueued.step + 1;
   const auto stream = static_cast<std::uint8_t>(1U << launch.stream);
-  enqueued.begins_stream = (streams_begun_ & stream) == 0;
+  const bool begins_step = steps.first_launch[step] == position_;
+  if (begins_step) streams_begun_ = 0;
+  const bool begins_stream = (streams_begun_ & stream) == 0;
   streams_begun_ |= stream;
+  enqueued_end_ = first_step_ + tick + 1;
+  pass(launch, extents, tick);
+  return {.match = Match::Expected,
+          .step = first_step_ + tick,
+          .is_settled = !is_disturbed_ && followed_launches_ > plan_->iteration->launches.size(),
+          .begins_step = begins_step,
+          .begins_stream = begins_stream};
+}
+
+bool PlanFollower::enqueue_within_step(const Launch& launch, std::span<const LiveExtent> extents) {
+  const Steps& steps = plan_->steps;
+  const LaunchIndex step = steps.step_of_launch[position_];
+  if (launch.stream >= kMostStreams || steps.first_launch[step] == position_) return false;
+  if ((streams_begun_ >> launch.stream & 1) == 0) return false;
+  if (mismatch(*plan_, position_, launch, extents) != Mismatch::None || !continues_lives(launch, extents)) return false;
+  pass(launch, extents, round_ * steps.count() + step);
+  return true;
+}
+
+// On to the next launch.
+void PlanFollower::pass(const Launch& launch, std::span<const LiveExtent> extents, Tick tick) {
+  foreign_launches_ = 0;
+  foreign_bytes_ = 0;
+  ++followed_launches_;
   bind(position_, launch, extents, tick);
   if (++position_ == plan_->iteration->launches.size()) {
     position_ = 0;
     ++round_;
   }
-  return enqueued;
 }
 
 PlanFollower::Match PlanFollower::judge_foreign(const Launch& launch, std::span<const LiveExtent> extents) {

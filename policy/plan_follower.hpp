@@ -74,6 +74,9 @@ class PlanFollower {
   [[nodiscard]] static Mismatch mismatch(const LearnedPlan& plan, LaunchIndex position, const Launch& launch,
                                          std::span<const LiveExtent> extents);
   Enqueued enqueue(const Launch& launch, std::span<const LiveExtent> extents);
+  // The same for a launch that is expected and neither begins a step nor, in its stream, takes part in one; where it is
+  // any other, nothing has changed and the answer is false.
+  bool enqueue_within_step(const Launch& launch, std::span<const LiveExtent> extents);
   // Nothing more will be enqueued: the end is after the step under way, or before it when it has not begun.
   void end();
   [[nodiscard]] Tick enqueued_end() const noexcept { return enqueued_end_; }  // after the last step that has begun
@@ -138,6 +141,7 @@ class PlanFollower {
   [[nodiscard]] std::vector<Range> strangers(std::span<const Range> on_device) const;
   [[nodiscard]] const Life* life_of(PieceIndex piece, Tick tick) const;
   [[nodiscard]] std::optional<Range> range_of(PieceIndex piece, Tick tick) const;
+  void pass(const Launch& launch, std::span<const LiveExtent> extents, Tick tick);
   void bind(LaunchIndex launch, const Launch& event, std::span<const LiveExtent> extents, Tick tick);
   [[nodiscard]] Match judge_foreign(const Launch& launch, std::span<const LiveExtent> extents);
   [[nodiscard]] bool continues_lives(const Launch& event, std::span<const LiveExtent> extents) const;
@@ -159,7 +163,6 @@ class PlanFollower {
   std::uint64_t foreign_bytes_ = 0;
   std::vector<bool> is_planned_;  // by ExtentId: persists in the plan
   std::uint64_t followed_launches_ = 0;
-  std::uint64_t settled_launches_ = 0;
   // A foreign launch has named data: that came by a fault, and what the driver sent away for it shows only when it is
   // missed, for which again something goes.
   bool is_disturbed_ = false;
