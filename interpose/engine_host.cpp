@@ -103,8 +103,9 @@ std::string EngineHost::disproof() const {
 
 void EngineHost::note_allocated(Device& device, const uvm::Allocation& allocation) {
   if (!device.pilot) return;
-  if (device.pilot->allocated(allocation.extent, allocation.base, policy::round_up_to_block(allocation.bytes),
-                              allocation.context))
+  const policy::LiveExtent live{allocation.base, policy::round_up_to_block(allocation.bytes),
+                                device.engine->is_resident(allocation.extent)};
+  if (device.pilot->allocated(allocation.extent, live, allocation.context))
     wants_plan_.store(true, std::memory_order_relaxed);
 }
 
@@ -168,6 +169,7 @@ void EngineHost::populate(policy::ExtentId extent, std::uint16_t device, CUstrea
       if (!is_unpopulated_[extent]) ++unpopulated_;
       is_unpopulated_[extent] = true;
       hints_->set(extent, device, false);  // its first launch must not pass by on the quick
+      devices_[device].pilot->discarded(extent);
       return;
     }
     devices_[device].engine->populate(extent, actions_);
@@ -445,9 +447,12 @@ void EngineHost::feed(std::uint16_t ordinal, const policy::Launch& launch, bool 
   if (is_copy && device.pilot && device.pilot->is_engaged() && !(clearance != nullptr && clearance->is_certain)) {
     for (const policy::ExtentId extent : launch.touched) actions_.push_back({policy::ActionKind::Prefetch, extent});
   }
-  if (clearance != nullptr) device.engine->count_planned(clearance->fetched_bytes, clearance->written_back_bytes);
+  if (clearance != nullptr) {
+    device.engine->count_planned(clearance->fetched_bytes, clearance->written_back_bytes);
+    device.most_retired_bytes = clearance->most_retired_bytes;
+  }
   if (clearance != nullptr || launch.is_planned) {
-    device.engine->follow(launch, is_copy, actions_);
+    device.engine->follow(launch, is_copy, device.most_retired_bytes, actions_);
   } else {
     is_copy ? device.engine->copy(launch, actions_) : device.engine->launch(launch, actions_);
   }

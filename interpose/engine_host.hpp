@@ -100,8 +100,9 @@ class EngineHost {
   struct Device {
     std::unique_ptr<policy::Engine> engine;
     std::uint64_t budget_bytes;
-    std::unique_ptr<Pilot> pilot;  // null with any policy but learned
-    PilotTotals flown_before;      // when the running iteration began
+    std::unique_ptr<Pilot> pilot;          // null with any policy but learned
+    std::uint64_t most_retired_bytes = 0;  // that the plan leaves to freed memory
+    PilotTotals flown_before;              // when the running iteration began
     std::uint64_t allocations = 0;
     std::uint64_t launches = 0;
     std::uint64_t copies = 0;

@@ -23,14 +23,19 @@ void Pilot::foresee(const LearnedPattern& pattern, std::uint64_t budget_bytes) {
   foreseen_.push_back({pattern.iteration, pattern.durations_ns, budget_bytes, true});
 }
 
-bool Pilot::allocated(policy::ExtentId extent, std::uint64_t base, std::uint64_t bytes, std::uint64_t context) {
-  recorder_.allocated(extent, bytes);
+bool Pilot::allocated(policy::ExtentId extent, const policy::LiveExtent& live, std::uint64_t context) {
+  recorder_.allocated(extent, live.bytes);
   const std::lock_guard lock(mutex_);
   if (extent >= extents_.size()) extents_.resize(extent + 1);
-  extents_[extent] = {base, bytes};
+  extents_[extent] = live;
   context_ = context;
   for (Request& request : foreseen_) requests_.push_back(std::move(request));
   return !std::exchange(foreseen_, {}).empty();
+}
+
+void Pilot::discarded(policy::ExtentId extent) {
+  const std::lock_guard lock(mutex_);
+  extents_[extent].is_backed = false;
 }
 
 void Pilot::freed(policy::ExtentId extent) {
@@ -96,6 +101,7 @@ Pilot::Clearance Pilot::enqueue(const policy::Launch& launch, CUstream stream,
   const Flight& flight = flights_.back();
   clearance.is_planned = enqueued.match != Match::Diverged;
   clearance.is_certain = enqueued.is_settled;
+  clearance.most_retired_bytes = flight.follower->plan().most_retired_bytes();
   if (enqueued.match == Match::Diverged) diverge(clearance);
   if (enqueued.match != Match::Expected) return clearance;
   ++totals_.planned_launches;
@@ -314,7 +320,7 @@ void Pilot::shut() noexcept {
   planner_.stop();
   conductor_.stop();
   fetcher_.stop();
-  writer_.stop();
+  for (Writer& writer : writers_) writer.worker.stop();
 }
 
 PilotTotals Pilot::totals() const {

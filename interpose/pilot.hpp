@@ -60,8 +60,10 @@ class Pilot {
   // An iteration of another run, to be planned as soon as there is a context to work in. Before all else.
   void foresee(const LearnedPattern& pattern, std::uint64_t budget_bytes);
   // True if a plan is wanted, as below.
-  [[nodiscard]] bool allocated(policy::ExtentId extent, std::uint64_t base, std::uint64_t bytes, std::uint64_t context);
+  [[nodiscard]] bool allocated(policy::ExtentId extent, const policy::LiveExtent& live, std::uint64_t context);
   void freed(policy::ExtentId extent);
+  // An allocated extent has no memory of the device after all.
+  void discarded(policy::ExtentId extent);
   void record(const policy::Launch& launch, bool is_copy);
   // The launch just recorded ended an iteration of so many launches. True if a plan is wanted: call wake_planner() when
   // the lock is free again.
@@ -82,7 +84,8 @@ class Pilot {
     std::uint64_t gate = 0;  // the launch waits until so many steps are open; 0: it need not
     bool rings_conductor = false;
     bool rings_fetcher = false;
-    std::uint64_t fetched_bytes = 0;  // since the last clearance
+    std::uint64_t most_retired_bytes = 0;  // that may stay on the device
+    std::uint64_t fetched_bytes = 0;       // since the last clearance
     std::uint64_t written_back_bytes = 0;
   };
   // `is_resident(extent)` is the engine's belief; asked when a plan begins.
@@ -113,6 +116,10 @@ class Pilot {
   [[nodiscard]] PilotTotals totals() const;
 
  private:
+  // A prefetch to the host returns when the CPU has mapped the pages; the link would stand still meanwhile if no other
+  // call were under way.
+  static constexpr std::size_t kWriters = 2;
+
   struct Flight {
     std::shared_ptr<policy::PlanFollower> follower;
     std::vector<policy::Range> resident;  // when it begins
@@ -142,7 +149,7 @@ class Pilot {
   void plan();
   void conduct();
   void fetch();
-  void write_back();
+  void write_back(std::size_t index);
   [[nodiscard]] bool enter_context() noexcept;
   [[nodiscard]] policy::CostModel cost_model() const;
   void start_threads();
@@ -169,13 +176,14 @@ class Pilot {
   void land(Clearance& clearance);
   void believe();
   void judge(CUresult result);
+  void count_written(std::uint64_t bytes, std::uint64_t now_ns);
   void abandon() noexcept;
 
   // Who is to be woken once the lock is free.
   struct Rings {
     bool planner = false;
     bool fetcher = false;
-    bool writer = false;
+    std::array<bool, kWriters> writers{};
     bool has_opened = false;  // a gate
   };
   // Gates that may open do; after a change whoever is idle may have something to do.
@@ -208,9 +216,9 @@ class Pilot {
   bool must_resync_ = false;             // the engine has not heard of that yet
   std::uint64_t reported_ = 0;
   bool is_fetcher_idle_ = false;
-  bool is_writer_idle_ = false;
   Traffic fetched_;
   Traffic written_back_;
+  std::uint64_t written_until_ns_ = 0;  // how far written_back_ counts, while anything is written back
   PilotTotals totals_;
   PilotTotals told_;  // bytes that clearances have told of
   std::string disproof_;
@@ -224,11 +232,17 @@ class Pilot {
 
   uvm::Progress progress_{driver_};
   uvm::MigrationLane fetch_lane_{driver_};
-  uvm::MigrationLane writeback_lane_{driver_};
   uvm::Worker planner_{driver_, "planner"};
   uvm::Worker conductor_{driver_, "conductor"};
   uvm::Worker fetcher_{driver_, "fetcher"};
-  uvm::Worker writer_{driver_, "writer"};
+  struct Writer {
+    explicit Writer(const uvm::DriverApi& driver) : lane(driver), worker(driver, "writer") {}
+    uvm::MigrationLane lane;
+    uvm::Worker worker;
+    bool is_idle = false;  // guarded by mutex_, and so is the next
+    bool is_moving = false;
+  };
+  std::array<Writer, kWriters> writers_{Writer{driver_}, Writer{driver_}};
 };
 
 }  // namespace hmshim::interpose

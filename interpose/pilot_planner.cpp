@@ -121,7 +121,7 @@ bool Pilot::wish_better_plan(const Flight& flight) {
   const policy::PlanBook::Page* page = book_.find(*plan.iteration);
   if (page == nullptr || page->plan.get() != &plan) return false;
   const double tolerance = page->refinements < kMostRefinements ? kDriftToRefine : kDriftLater;
-  if (drift(measured_ns, plan.durations_ns) < tolerance && budget_bytes_ == plan.capacity_bytes) return false;
+  if (drift(measured_ns, plan.durations_ns) < tolerance && budget_bytes_ == plan.budget_bytes) return false;
   requests_.push_back({plan.iteration, std::move(measured_ns), budget_bytes_});
   return true;
 }

@@ -22,7 +22,7 @@ void Pilot::start_threads() {
   if (!enter_context() || progress_.allocate() != CUDA_SUCCESS) throw std::runtime_error("no pinned page to be had");
   conductor_.start(inside_shim([this] { conduct(); }));
   fetcher_.start(inside_shim([this] { fetch(); }));
-  writer_.start(inside_shim([this] { write_back(); }));
+  for (std::size_t i = 0; i < kWriters; ++i) writers_[i].worker.start(inside_shim([this, i] { write_back(i); }));
 }
 
 bool Pilot::enter_context() noexcept {
@@ -145,7 +145,7 @@ Pilot::Rings Pilot::spread(bool has_changed) {
   }
   if (has_changed) {
     rings.fetcher = std::exchange(is_fetcher_idle_, false);
-    rings.writer = std::exchange(is_writer_idle_, false);
+    for (std::size_t i = 0; i < kWriters; ++i) rings.writers[i] = std::exchange(writers_[i].is_idle, false);
   }
   return rings;
 }
@@ -154,7 +154,9 @@ void Pilot::ring(const uvm::Worker& self, Rings rings) noexcept {
   if (rings.has_opened) self.take_turn();  // the simulated device looks at its gates when somebody calls it
   if (rings.planner) planner_.ring();
   if (rings.fetcher) fetcher_.ring();
-  if (rings.writer) writer_.ring();
+  for (std::size_t i = 0; i < kWriters; ++i) {
+    if (rings.writers[i]) writers_[i].worker.ring();
+  }
 }
 
 // ---- the migrators
@@ -206,35 +208,41 @@ void Pilot::fetch() {
   }
 }
 
-void Pilot::write_back() {
-  CUresult result = enter_context() ? writeback_lane_.open() : CUDA_ERROR_INVALID_CONTEXT;
+// The direction is busy as long as one of its calls is.
+void Pilot::count_written(std::uint64_t bytes, std::uint64_t now_ns) {
+  const bool is_moving =
+      std::any_of(writers_.begin(), writers_.end(), [](const Writer& writer) { return writer.is_moving; });
+  written_back_ += {bytes, is_moving ? now_ns - written_until_ns_ : 0};
+  written_until_ns_ = now_ns;
+}
+
+void Pilot::write_back(std::size_t index) {
+  Writer& writer = writers_[index];
+  CUresult result = enter_context() ? writer.lane.open() : CUDA_ERROR_INVALID_CONTEXT;
   std::shared_ptr<policy::PlanFollower> follower;
-  std::optional<policy::Range> range;
-  std::uint64_t began_ns = 0;
-  while (!writer_.is_stopping()) {
-    writer_.take_turn();
+  std::optional<policy::WriteBack> writeback;
+  while (!writer.worker.is_stopping()) {
+    writer.worker.take_turn();
     Rings rings;
     {
       const std::lock_guard lock(mutex_);
       const std::uint64_t now_ns = driver_.now_ns();
-      const bool has_finished = range.has_value();
-      if (range) {
-        follower->writeback_finished(now_ns);
-        written_back_ += {range->bytes, now_ns - began_ns};
-      }
+      const bool has_finished = writeback.has_value();
+      count_written(writeback ? writeback->range.bytes : 0, now_ns);
+      if (writeback) follower->writeback_finished(*writeback, now_ns);
       judge(result);
       follower = current();
-      range = follower ? follower->start_writeback(now_ns) : std::nullopt;
-      rings = spread(has_finished || range);
-      is_writer_idle_ = !range;
-      began_ns = now_ns;
+      writeback = follower ? follower->start_writeback(now_ns) : std::nullopt;
+      writer.is_moving = writeback.has_value();
+      rings = spread(has_finished || writeback);
+      writer.is_idle = !writeback;
     }
-    rings.writer = false;
-    ring(writer_, rings);
-    if (range) {
-      result = writeback_lane_.move(range->base, range->bytes, CU_DEVICE_CPU);
+    rings.writers[index] = false;
+    ring(writer.worker, rings);
+    if (writeback) {
+      result = writer.lane.move(writeback->range.base, writeback->range.bytes, CU_DEVICE_CPU);
     } else {
-      writer_.wait();
+      writer.worker.wait();
     }
   }
 }

@@ -35,6 +35,8 @@ struct Engine::State {
   void apply(const Action& action);
   void forget_working_set(ExtentId id);
   void end_life(ExtentId id) noexcept { lifetimes.ended(id, launches, iterations.period_launches()); }
+  void discard(ExtentId retired, Actions& actions);
+  void discard_retired_on_host(Actions& actions);
   void discard_retired(std::uint64_t incoming_bytes, Actions& actions);
   void demote_oldest(ExtentId oldest, std::uint64_t incoming_bytes, Actions& actions);
   void account(const Launch& event, std::uint64_t own_bytes, bool is_launch);
@@ -124,24 +126,30 @@ void Engine::populate(ExtentId extent, Actions& actions) {
   state.apply(actions.back());
 }
 
-// What the guest has freed goes first. On the host its contents would travel once more when it is used again.
-void Engine::State::discard_retired(std::uint64_t incoming_bytes, Actions& actions) {
-  const auto discard = [&](ExtentId id) {
-    actions.push_back({ActionKind::Discard, id});
-    apply(actions.back());
-  };
+void Engine::State::discard(ExtentId retired, Actions& actions) {
+  actions.push_back({ActionKind::Discard, retired});
+  apply(actions.back());
+}
+
+// On the host the contents of what the guest has freed would travel once more when it is used again.
+void Engine::State::discard_retired_on_host(Actions& actions) {
   for (const ExtentId id : retired_on_host) {
     if (!extents.is_retired(id) || extents[id].place != Place::Host) continue;
     if (can_discard) {
-      discard(id);
+      discard(id, actions);
     } else {
       actions.push_back({ActionKind::Demote, id});  // of what is mixed, the part on the device
     }
   }
   retired_on_host.clear();
+}
+
+// What the guest has freed goes first.
+void Engine::State::discard_retired(std::uint64_t incoming_bytes, Actions& actions) {
+  discard_retired_on_host(actions);
   while (can_discard && extents.resident_bytes() + incoming_bytes > budget_bytes &&
          extents.least_recently_retired() != kNoExtent)
-    discard(extents.least_recently_retired());
+    discard(extents.least_recently_retired(), actions);
 }
 
 void Engine::State::demote_oldest(ExtentId oldest, std::uint64_t incoming_bytes, Actions& actions) {
@@ -157,9 +165,11 @@ void Engine::launch(const Launch& event, Actions& actions) { state_->run(event, 
 
 void Engine::copy(const Launch& event, Actions& actions) { state_->run(event, State::Arrival::ByPrefetch, actions); }
 
-void Engine::follow(const Launch& event, bool is_copy, Actions& actions) {
+void Engine::follow(const Launch& event, bool is_copy, std::uint64_t most_retired_bytes, Actions& actions) {
   const auto [own_bytes, incoming_bytes] = state_->touch(event, !is_copy);
-  state_->discard_retired(state_->budget_bytes, actions);
+  state_->discard_retired_on_host(actions);
+  while (state_->can_discard && state_->extents.retired_resident_bytes() > most_retired_bytes)
+    state_->discard(state_->extents.least_recently_retired(), actions);
   if (incoming_bytes > 0) {
     for (const ExtentId id : event.touched) place(id, true);
   }

@@ -73,8 +73,9 @@ class Engine {
   void copy(const Launch& event, Actions& actions);
 
   // A launch or copy whose data a plan brings: the books are kept, the policy is not asked. What it touches counts as
-  // resident, and what is retired is discarded at once where it can be: the plan counts on its memory.
-  void follow(const Launch& event, bool is_copy, Actions& actions);
+  // resident. Of what is retired so many bytes may stay on the device; the oldest beyond that are discarded where that
+  // can be had: the plan counts on their memory.
+  void follow(const Launch& event, bool is_copy, std::uint64_t most_retired_bytes, Actions& actions);
   // What the plan moved, for the totals.
   void count_planned(std::uint64_t h2d_bytes, std::uint64_t d2h_bytes) noexcept;
   // Corrects the belief after a plan.

@@ -13,6 +13,9 @@ constexpr LaunchIndex kNone = ~LaunchIndex{0};
 constexpr std::uint64_t kTouchedBytesPerUs = 200'000;
 constexpr std::uint64_t kShortestLaunchNs = 5'000;
 
+// Share of the budget that a plan does not use.
+constexpr std::uint64_t kReserved = 32;
+
 }  // namespace
 
 std::vector<std::uint64_t> estimate_durations(const Iteration& iteration) {
@@ -93,16 +96,18 @@ std::size_t LearnedPlan::memory_bytes() const noexcept {
 
 std::shared_ptr<const LearnedPlan> make_learned_plan(std::shared_ptr<const Iteration> iteration,
                                                      std::vector<std::uint64_t> durations_ns, const CostModel& cost,
-                                                     std::uint64_t capacity_bytes) {
+                                                     std::uint64_t budget_bytes) {
   const auto is_numbered = [](const Iteration::Launch& launch) { return launch.stream < kMostStreams; };
   if (!std::all_of(iteration->launches.begin(), iteration->launches.end(), is_numbered)) return nullptr;
-  Steps steps = make_steps(*iteration, durations_ns, capacity_bytes);
-  PieceMap map(pattern_of(*iteration, steps, durations_ns), capacity_bytes);
-  if (map.peak_live_bytes() <= capacity_bytes) return nullptr;
+  Steps steps = make_steps(*iteration, durations_ns, budget_bytes);
+  PieceMap map(pattern_of(*iteration, steps, durations_ns), budget_bytes);
+  if (map.peak_live_bytes() <= budget_bytes) return nullptr;
+  const std::uint64_t capacity_bytes =
+      std::clamp(map.touched_bytes(map.largest_launch()), budget_bytes - budget_bytes / kReserved, budget_bytes);
   std::optional<Plan> plan = make_plan(map, cost, capacity_bytes);
   if (!plan) return nullptr;
   return std::make_shared<const LearnedPlan>(LearnedPlan{std::move(iteration), std::move(durations_ns), cost,
-                                                         capacity_bytes, std::move(steps), std::move(map),
+                                                         budget_bytes, capacity_bytes, std::move(steps), std::move(map),
                                                          std::move(*plan)});
 }
 

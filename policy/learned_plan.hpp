@@ -49,18 +49,22 @@ struct LearnedPlan {
   std::shared_ptr<const Iteration> iteration;
   std::vector<std::uint64_t> durations_ns;  // by launch: what the plan was made from
   CostModel cost;
-  std::uint64_t capacity_bytes;
+  std::uint64_t budget_bytes;
+  std::uint64_t capacity_bytes;  // of the budget, what the plan uses
   Steps steps;
   PieceMap map;  // its launches are the steps
   Plan plan;
 
+  // What the program has freed and uses again soon may stay where it is, up to this: dropping and populating memory
+  // costs time in the driver. Half of what the plan leaves; the rest is for what is on its way out of the device.
+  [[nodiscard]] std::uint64_t most_retired_bytes() const noexcept { return (budget_bytes - capacity_bytes) / 2; }
   [[nodiscard]] std::size_t memory_bytes() const noexcept;
 };
 
-// Nothing when there is nothing to plan - the iteration fits - or no plan is possible: one step touches more than the
-// capacity, or it uses too many streams.
+// Nothing when there is nothing to plan - the iteration fits - or no plan is possible: one launch touches more than the
+// budget, or it uses too many streams.
 [[nodiscard]] std::shared_ptr<const LearnedPlan> make_learned_plan(std::shared_ptr<const Iteration> iteration,
                                                                    std::vector<std::uint64_t> durations_ns,
-                                                                   const CostModel& cost, std::uint64_t capacity_bytes);
+                                                                   const CostModel& cost, std::uint64_t budget_bytes);
 
 }  // namespace hmshim::policy

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <numeric>
 #include <utility>
 
 namespace hmshim::policy {
@@ -159,7 +160,7 @@ void PlanFollower::bind(LaunchIndex launch, const Launch& event, std::span<const
     std::vector<Life>& lives = lives_[extent];
     if (iteration.extents[extent].operand == operand) {
       while (lives.size() > 1 && lives[1].born <= oldest) lives.erase(lives.begin());
-      lives.push_back({tick, extents[id].base});
+      lives.push_back({tick, extents[id].base, extents[id].is_backed});
     } else if (lives.empty()) {
       lives.push_back({0, extents[id].base});
     }
@@ -226,7 +227,7 @@ bool PlanFollower::finish(Tick end, std::uint64_t now_ns) {
   while (executor_->tick() < end) {
     if (!executor_->is_running()) {
       if (!executor_->can_launch()) return false;
-      executor_->launch_started();
+      start_step();
     }
     executor_->launch_finished();
   }
@@ -274,11 +275,16 @@ Tick PlanFollower::openable_end() const {
   return std::min(executor_->promised(), end);
 }
 
+void PlanFollower::start_step() {
+  given_bytes_[executor_->tick() % given_bytes_.size()] = 0;  // counted as used from here on
+  executor_->launch_started();
+}
+
 // Starts the step that may run, promises those after it, and opens what is promised and has its memory.
 void PlanFollower::advance(std::uint64_t now_ns) {
   if (!executor_) return;
   const Tick end = has_ended_ ? enqueued_end_ - first_step_ : ScheduleExecutor::kNever;
-  if (!executor_->is_running() && executor_->tick() < end && executor_->can_launch()) executor_->launch_started();
+  if (!executor_->is_running() && executor_->tick() < end && executor_->can_launch()) start_step();
   while (executor_->promised() < executor_->tick() + kPromisedSteps && executor_->promise_next()) {
   }
   while (opened_ < openable_end() && !is_giving_memory_) {
@@ -301,7 +307,7 @@ void PlanFollower::skip_to_birth() {
   while (birth_cursor_ < plan_->map.touch_end(step)) {
     const PieceTouch& touch = plan_->map.touches()[birth_cursor_];
     const Life* life = touch.is_birth ? life_of(touch.piece, opened_) : nullptr;
-    if (life != nullptr && life->born == opened_) return;
+    if (life != nullptr && life->born == opened_ && !life->is_backed) return;
     ++birth_cursor_;
   }
 }
@@ -310,26 +316,34 @@ bool PlanFollower::has_birth() const {
   return birth_cursor_ < plan_->map.touch_end(static_cast<LaunchIndex>(opened_ % plan_->steps.count()));
 }
 
-// The rest of one extent.
-Fetch PlanFollower::start_birth() {
+// The next birth to be given memory, the rest of one extent: if it is known, and what is to die before it has died.
+std::optional<Fetch> PlanFollower::start_birth() {
+  if (opened_ >= openable_end() || enqueued_end_ <= first_step_ + opened_ || !has_birth()) return std::nullopt;
   const PieceMap& map = plan_->map;
   const auto step = static_cast<LaunchIndex>(opened_ % plan_->steps.count());
   const PatternExtent extent = map.pieces()[map.touches()[birth_cursor_].piece].extent;
   Range range = *range_of(map.touches()[birth_cursor_].piece, opened_);
-  for (++birth_cursor_; birth_cursor_ < map.touch_end(step); ++birth_cursor_) {
-    const Piece& piece = map.pieces()[map.touches()[birth_cursor_].piece];
+  TouchIndex cursor = birth_cursor_;
+  for (++cursor; cursor < map.touch_end(step); ++cursor) {
+    const Piece& piece = map.pieces()[map.touches()[cursor].piece];
     if (piece.extent != extent) break;
     range.bytes += piece.bytes;
   }
+  if (opened_ >= executor_->tick() + (executor_->is_running() ? 1 : 0)) {
+    const std::uint64_t given_bytes = std::accumulate(given_bytes_.begin(), given_bytes_.end(), range.bytes);
+    if (executor_->used_bytes() + given_bytes > plan_->budget_bytes - plan_->most_retired_bytes()) return std::nullopt;
+    given_bytes_[opened_ % given_bytes_.size()] += range.bytes;
+  }
+  birth_cursor_ = cursor;
   is_giving_memory_ = true;
-  return {range, true};
+  return Fetch{range, true};
 }
 
 std::optional<Fetch> PlanFollower::start_fetch(std::uint64_t now_ns) {
   if (!executor_) return std::nullopt;
   const Tick end = has_ended_ ? enqueued_end_ - first_step_ : ScheduleExecutor::kNever;
   advance(now_ns);
-  if (opened_ < openable_end() && enqueued_end_ > first_step_ + opened_ && has_birth()) return start_birth();
+  if (const std::optional<Fetch> birth = start_birth()) return birth;
   while (const auto piece = executor_->start_fetch(end)) {
     if (const auto range = range_of(*piece, executor_->tick())) return Fetch{*range, false};
     executor_->fetch_finished();  // born before the plan began and not yet named since: nobody knows where it is
@@ -343,27 +357,26 @@ void PlanFollower::fetch_finished(std::uint64_t now_ns) {
   advance(now_ns);
 }
 
-std::optional<Range> PlanFollower::start_writeback(std::uint64_t now_ns) {
+std::optional<WriteBack> PlanFollower::start_writeback(std::uint64_t now_ns) {
   if (!executor_) return std::nullopt;
   if (!strangers_.empty()) {
-    leaving_stranger_ = strangers_.front();
+    const Range stranger = strangers_.front();
     strangers_.pop_front();
-    return leaving_stranger_;
+    return WriteBack{stranger, std::nullopt};
   }
   while (const auto piece = executor_->start_writeback()) {
-    if (const auto range = range_of(*piece, executor_->tick())) return range;
-    executor_->writeback_finished();
+    if (const auto range = range_of(*piece, executor_->tick())) return WriteBack{*range, *piece};
+    executor_->writeback_finished(*piece);
     advance(now_ns);
   }
   return std::nullopt;
 }
 
-void PlanFollower::writeback_finished(std::uint64_t now_ns) {
-  if (leaving_stranger_) {
-    executor_->vacate(leaving_stranger_->bytes);
-    leaving_stranger_.reset();
+void PlanFollower::writeback_finished(const WriteBack& writeback, std::uint64_t now_ns) {
+  if (writeback.piece) {
+    executor_->writeback_finished(*writeback.piece);
   } else {
-    executor_->writeback_finished();
+    executor_->vacate(writeback.range.bytes);
   }
   advance(now_ns);
 }

@@ -6,6 +6,7 @@
 // (learned_plan.hpp) are numbered from 0 over all plans of a device, so that a number means one moment for ever.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -23,11 +24,17 @@ namespace hmshim::policy {
 struct LiveExtent {
   std::uint64_t base = 0;
   std::uint64_t bytes = 0;  // 0: the id is not in use
+  bool is_backed = false;   // had memory of the device when it came into being
 };
 
 struct Range {
   std::uint64_t base;
   std::uint64_t bytes;
+};
+
+struct WriteBack {
+  Range range;
+  std::optional<PieceIndex> piece;  // none: it is in no plan and in the way
 };
 
 struct Fetch {
@@ -108,11 +115,11 @@ class PlanFollower {
   // Steps before this one may run. It never falls.
   [[nodiscard]] Tick opened() const noexcept { return first_step_ + opened_; }
 
-  // One at a time, each ended by its *_finished().
+  // Each is ended by its *_finished(). One fetch at a time, but several write-backs.
   [[nodiscard]] std::optional<Fetch> start_fetch(std::uint64_t now_ns);
   void fetch_finished(std::uint64_t now_ns);
-  [[nodiscard]] std::optional<Range> start_writeback(std::uint64_t now_ns);
-  void writeback_finished(std::uint64_t now_ns);
+  [[nodiscard]] std::optional<WriteBack> start_writeback(std::uint64_t now_ns);
+  void writeback_finished(const WriteBack& writeback, std::uint64_t now_ns);
 
   [[nodiscard]] std::uint64_t used_bytes() const noexcept { return executor_ ? executor_->used_bytes() : 0; }
   [[nodiscard]] std::uint64_t emergencies() const noexcept { return executor_ ? executor_->emergencies() : 0; }
@@ -129,6 +136,7 @@ class PlanFollower {
   struct Life {
     Tick born;
     std::uint64_t base;
+    bool is_backed = true;
   };
   static constexpr Tick kPromisedSteps = 8;  // hides how long it takes to hear of a step's end and to open the next
   static constexpr std::uint32_t kMostForeignLaunches = 64;
@@ -148,7 +156,8 @@ class PlanFollower {
   [[nodiscard]] Tick openable_end() const;
   void skip_to_birth();
   [[nodiscard]] bool has_birth() const;
-  [[nodiscard]] Fetch start_birth();
+  [[nodiscard]] std::optional<Fetch> start_birth();
+  void start_step();
   void measure(Tick first, Tick end, std::uint64_t now_ns);
 
   std::shared_ptr<const LearnedPlan> plan_;
@@ -172,10 +181,10 @@ class PlanFollower {
   // Ticks of the executor: steps since first_step_.
   std::optional<ScheduleExecutor> executor_;
   std::deque<Range> strangers_;  // resident and not in the plan, on their way to the host
-  std::optional<Range> leaving_stranger_;
   Tick opened_;
   TouchIndex birth_cursor_ = 0;  // of step opened_: touches before it need no memory any more
   bool is_giving_memory_ = false;
+  std::array<std::uint64_t, kPromisedSteps + 1> given_bytes_{};  // to births of steps that have not begun, by tick
 
   std::uint64_t finished_ns_ = 0;
   std::vector<std::uint64_t> opened_ns_;  // by step, when it was last opened

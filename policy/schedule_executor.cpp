@@ -128,7 +128,7 @@ void ScheduleExecutor::launch_started() {
     }
     if (touch.is_written) {
       state.has_host_copy = false;
-      if (writing_ == touch.piece) is_writing_valid_ = false;
+      spoil_copy(touch.piece);
     }
     const bool dies = touch.gap_ticks == 0;
     if (dies || (schedule_.is_away[t] != 0 && state.has_host_copy)) freed_at_end_bytes_ += bytes(touch.piece);
@@ -144,7 +144,7 @@ void ScheduleExecutor::launch_finished() {
     if (touch.gap_ticks == 0) {
       state.place = Place::Unborn;
       used_bytes_ -= bytes(touch.piece);
-      if (writing_ == touch.piece) is_writing_valid_ = false;
+      spoil_copy(touch.piece);
       continue;
     }
     state.next_tick = tick_ + touch.gap_ticks;
@@ -217,6 +217,14 @@ void ScheduleExecutor::vacate(std::uint64_t bytes) {
   departing_bytes_ -= bytes;
 }
 
+std::vector<ScheduleExecutor::Writing>::iterator ScheduleExecutor::find_writing(PieceIndex piece) {
+  return std::find_if(writing_.begin(), writing_.end(), [piece](const Writing& each) { return each.piece == piece; });
+}
+
+void ScheduleExecutor::spoil_copy(PieceIndex piece) {
+  if (const auto writing = find_writing(piece); writing != writing_.end()) writing->is_valid = false;
+}
+
 void ScheduleExecutor::project(PieceIndex piece, std::int64_t sign) {
   projection_.add(next_to_start(), states_[piece].next_tick, sign * static_cast<std::int64_t>(bytes(piece)));
 }
@@ -284,14 +292,15 @@ bool ScheduleExecutor::is_worth_leaving(PieceIndex piece) const {
 
 std::optional<PieceIndex> ScheduleExecutor::start_writeback() {
   const auto start = [this](PieceIndex piece) {
-    is_writing_valid_ = true;
-    return writing_ = piece;
+    writing_.push_back({piece});
+    return piece;
   };
   while (!departing_.empty()) {
     const PieceIndex piece = departing_.front();
     departing_.pop_front();
     State& state = states_[piece];
-    if (state.place != Place::Departing) continue;
+    // One that is being pre-cleaned leaves with that copy, or asks again.
+    if (state.place != Place::Departing || find_writing(piece) != writing_.end()) continue;
     if (is_worth_leaving(piece)) {
       state.place = Place::Leaving;
       return start(piece);
@@ -301,23 +310,30 @@ std::optional<PieceIndex> ScheduleExecutor::start_writeback() {
   while (!precleaning_.empty()) {
     const PieceIndex piece = precleaning_.top().second;
     precleaning_.pop();
-    if (states_[piece].place == Place::Device && !states_[piece].has_host_copy) return start(piece);
+    const bool is_clean = states_[piece].has_host_copy || find_writing(piece) != writing_.end();
+    if (states_[piece].place == Place::Device && !is_clean) return start(piece);
   }
   return std::nullopt;
 }
 
-bool ScheduleExecutor::writeback_finished() {
-  const PieceIndex piece = *std::exchange(writing_, std::nullopt);
+bool ScheduleExecutor::writeback_finished(PieceIndex piece) {
+  const auto writing = find_writing(piece);
   State& state = states_[piece];
-  if (is_writing_valid_) state.has_host_copy = cost_.clean_copies;
+  if (writing->is_valid) state.has_host_copy = cost_.clean_copies;
+  writing_.erase(writing);
   // A piece that was queued to leave during its pre-clean copy can go as well.
   const bool is_leaving = state.place == Place::Leaving || (state.place == Place::Departing && state.has_host_copy);
-  if (!is_leaving) return false;
-  const bool leaves = !is_awaited(piece);
+  if (!is_leaving) {
+    if (state.place == Place::Departing) departing_.push_back(piece);
+    return false;
+  }
+  // Without clean copies it has moved, wanted or not.
+  const bool leaves = !cost_.clean_copies || !is_awaited(piece);
   if (leaves) {
     state.place = Place::Host;
     departing_bytes_ -= bytes(piece);
     used_bytes_ -= bytes(piece);
+    if (is_awaited(piece)) missing_bytes_ += bytes(piece);
     absent_.emplace(state.next_tick, piece);
   } else {
     keep(piece);

@@ -20,8 +20,8 @@
 
 namespace hmshim::policy {
 
-// Launches run one after the other; each direction moves one piece at a time. After every start and end ask again what
-// may start. The references must outlive the executor.
+// Launches run one after the other, and so do fetches. After every start and end ask again what may start. The
+// references must outlive the executor.
 //
 // Order of fetches: earliest next touch first. A fetch begins early only if the memory that it takes is free at every
 // launch up to that touch, counting what the schedule keeps, what was fetched early before it, and what could not leave
@@ -57,10 +57,11 @@ class ScheduleExecutor {
   [[nodiscard]] std::optional<PieceIndex> start_fetch(Tick horizon = kNever);
   void fetch_finished();
 
-  // The piece to copy to the host now, if any. Only while no write-back is under way.
+  // The piece to copy to the host now, if any. Several may be under way at once.
   [[nodiscard]] std::optional<PieceIndex> start_writeback();
-  // True if the piece has left the device with it. It stays after a pre-clean copy, and if it has become needed.
-  bool writeback_finished();
+  // True if the piece has left the device with it. It stays after a pre-clean copy, and, where there are clean copies,
+  // if it has become needed.
+  bool writeback_finished(PieceIndex piece);
 
   // Memory that others hold and are about to give back.
   void occupy(std::uint64_t bytes);
@@ -88,6 +89,10 @@ class ScheduleExecutor {
     bool has_host_copy = false;  // valid, besides the contents on the device
     Tick next_tick = 0;          // of the next touch, while alive
   };
+  struct Writing {
+    PieceIndex piece;
+    bool is_valid = true;  // nothing has written the piece since its copy began
+  };
   // A min-heap by tick. Entries go stale and are skipped.
   using TickQueue =
       std::priority_queue<std::pair<Tick, PieceIndex>, std::vector<std::pair<Tick, PieceIndex>>, std::greater<>>;
@@ -103,6 +108,8 @@ class ScheduleExecutor {
   [[nodiscard]] bool is_short() const noexcept;
   [[nodiscard]] bool is_worth_leaving(PieceIndex piece) const;
   [[nodiscard]] bool may_fetch(PieceIndex piece) const;
+  [[nodiscard]] std::vector<Writing>::iterator find_writing(PieceIndex piece);
+  void spoil_copy(PieceIndex piece);
   void project(PieceIndex piece, std::int64_t sign);
   void depart(PieceIndex piece);
   void keep(PieceIndex piece);
@@ -124,8 +131,7 @@ class ScheduleExecutor {
   TickQueue precleaning_;  // by the tick in which the piece is to leave
   std::deque<PieceIndex> departing_;
   std::optional<PieceIndex> fetching_;
-  std::optional<PieceIndex> writing_;
-  bool is_writing_valid_ = false;  // nothing has written the piece since its copy began
+  std::vector<Writing> writing_;
   std::vector<PieceIndex> drops_;
 
   Tick tick_ = 0;

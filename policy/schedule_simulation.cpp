@@ -21,6 +21,7 @@ ScheduleCost simulate(const PieceMap& map, const Schedule& schedule, const CostM
   ScheduleCost total;
   std::uint64_t now_ns = 0, first_ns = 0, emergencies = 0;
   std::uint64_t launch_end_ns = kNever, fetch_end_ns = kNever, writeback_end_ns = kNever;
+  PieceIndex writing = 0;
   const auto is_idle = [&](std::uint64_t other_end_ns) { return cost.full_duplex || other_end_ns == kNever; };
 
   const auto start_launch = [&] {
@@ -43,6 +44,7 @@ ScheduleCost simulate(const PieceMap& map, const Schedule& schedule, const CostM
     const auto piece = executor.start_writeback();
     if (!piece) return false;
     const std::uint64_t bytes = map.pieces()[*piece].bytes;
+    writing = *piece;
     writeback_end_ns = now_ns + cost.transfer_ns(Direction::ToHost, bytes);
     if (executor.tick() >= first) total.d2h_bytes += bytes;
     return true;
@@ -77,7 +79,7 @@ ScheduleCost simulate(const PieceMap& map, const Schedule& schedule, const CostM
     }
     if (writeback_end_ns == now_ns) {
       writeback_end_ns = kNever;
-      executor.writeback_finished();
+      executor.writeback_finished(writing);
     }
   }
   total.iteration_ns = (now_ns - first_ns) / measured;

@@ -61,6 +61,19 @@ TEST_P(RetiredExtents, are_populated_when_their_pool_says_so_whatever_the_books_
   EXPECT_EQ(engine.totals().h2d_prefetch_bytes, 0u);
 }
 
+TEST_P(RetiredExtents, stay_under_a_plan_up_to_what_it_leaves_them) {
+  for (const ExtentId id : {0, 1, 2}) {
+    allocate(id, 2);
+    launch({id});
+  }
+  for (const ExtentId id : {1, 0, 2}) engine.retired({id});
+  Actions actions;
+  engine.follow({++tick, 1, tick, {}}, false, 3 * kBlockBytes, actions);
+  EXPECT_EQ(of_kind(ActionKind::Discard, actions),
+            GetParam() ? (std::vector<ExtentId>{1, 0}) : std::vector<ExtentId>{});
+  EXPECT_EQ(engine.resident_bytes(), (GetParam() ? 2 : 6) * kBlockBytes);
+}
+
 TEST_P(RetiredExtents, are_discarded_before_anything_live_is_demoted_or_else_demoted_after_it) {
   for (ExtentId id = 0; id < 4; ++id) allocate(id, 2);
   for (ExtentId id = 0; id < 4; ++id) launch({id});

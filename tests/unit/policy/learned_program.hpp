@@ -33,6 +33,7 @@ class LayerProgram {
     for (std::uint32_t layer = 0; layer < layers; ++layer) weights_.push_back(allocate());
   }
 
+  bool is_backed = false;  // what it allocates has memory of the device
   [[nodiscard]] const std::vector<LiveExtent>& extents() const { return extents_; }
   [[nodiscard]] std::uint32_t launches() const { return 3 * layers_; }
 
@@ -57,7 +58,7 @@ class LayerProgram {
     ExtentId id = 0;
     while (id < extents_.size() && extents_[id].bytes != 0) ++id;
     if (id == extents_.size()) extents_.emplace_back();
-    extents_[id] = {next_base_, bytes_};  // addresses are never used again: a wrong one shows
+    extents_[id] = {next_base_, bytes_, is_backed};  // addresses are never used again: a wrong one shows
     next_base_ += bytes_;
     recorder_.allocated(id, bytes_);
     return id;

@@ -41,7 +41,7 @@ class Machine {
       // As the threads do: whoever is idle asks.
       if (!fetch_ && fetch_end_ns_ == kNever) {
         if ((fetch_ = follower_.start_fetch(now_ns_))) {
-          if (!fetch_->is_birth) fetched_bytes += fetch_->range.bytes;
+          (fetch_->is_birth ? given_bytes : fetched_bytes) += fetch_->range.bytes;
           set(fetch_->range, true);
           fetch_end_ns_ =
               now_ns_ + (fetch_->is_birth ? 1'000 : kCost.transfer_ns(Direction::ToDevice, fetch_->range.bytes));
@@ -49,7 +49,7 @@ class Machine {
       }
       if (writeback_end_ns_ == kNever) {
         if ((writeback_ = follower_.start_writeback(now_ns_)))
-          writeback_end_ns_ = now_ns_ + kCost.transfer_ns(Direction::ToHost, writeback_->bytes);
+          writeback_end_ns_ = now_ns_ + kCost.transfer_ns(Direction::ToHost, writeback_->range.bytes);
       }
       if (step_end_ns_ == kNever && !steps_.empty() && (steps_.size() > 1 || is_complete) &&
           follower_.opened() > steps_.front().step) {
@@ -70,11 +70,9 @@ class Machine {
         follower_.fetch_finished(now_ns_);
       } else {
         writeback_end_ns_ = kNever;
-        set(*writeback_, false);
-        const std::uint64_t used_bytes = follower_.used_bytes();
-        follower_.writeback_finished(now_ns_);
-        if (follower_.used_bytes() == used_bytes) set(*writeback_, true);  // it was needed again
-        written_back_bytes += writeback_->bytes;
+        set(writeback_->range, false);
+        follower_.writeback_finished(*writeback_, now_ns_);
+        written_back_bytes += writeback_->range.bytes;
       }
       if (testing::Test::HasFatalFailure()) return;
     }
@@ -83,6 +81,7 @@ class Machine {
   [[nodiscard]] bool is_idle() const { return steps_.empty(); }
   [[nodiscard]] std::uint64_t now_ns() const { return now_ns_; }
   std::uint64_t fetched_bytes = 0;
+  std::uint64_t given_bytes = 0;  // to births
   std::uint64_t written_back_bytes = 0;
   std::uint64_t missing_blocks = 0;  // touched while away
   std::uint64_t most_used_bytes = 0;
@@ -118,7 +117,7 @@ class Machine {
   std::deque<Step> steps_;
   std::set<std::uint64_t> device_;
   std::optional<Fetch> fetch_;
-  std::optional<Range> writeback_;
+  std::optional<WriteBack> writeback_;
   std::uint64_t step_end_ns_ = kNever, fetch_end_ns_ = kNever, writeback_end_ns_ = kNever;
 };
 
@@ -225,6 +224,26 @@ TEST(PlanFollower, what_another_plan_has_left_on_the_device_is_written_back_befo
   }
   EXPECT_GE(run.machine->written_back_bytes, kCapacity);
   EXPECT_EQ(run.machine->missing_blocks, 0U);
+}
+
+TEST(PlanFollower, gives_memory_to_births_that_have_none) {
+  for (const bool is_backed : {false, true}) {
+    Scene run(200'000);
+    run.program.is_backed = is_backed;
+    run.begin();
+    for (int round = 0; round < 3; ++round) {
+      run.program.iterate([&](const Launch& launch) {
+        const auto enqueued = run.follower->enqueue(launch, run.program.extents());
+        std::vector<Range> touched;
+        for (const ExtentId id : launch.touched) touched.push_back({run.program.extents()[id].base, kBytes});
+        run.machine->enqueue(enqueued.step, enqueued.begins_step, touched);
+      });
+      run.machine->run(false);
+    }
+    run.follower->end();
+    run.machine->run(true);
+    EXPECT_EQ(run.machine->given_bytes, is_backed ? 0 : 3 * kLayers * kBytes);
+  }
 }
 
 TEST(PlanFollower, measures_how_long_launches_take) {

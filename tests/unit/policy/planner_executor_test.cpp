@@ -40,7 +40,7 @@ class Referee {
   void run(Tick launches) {
     while (executor_.tick() < launches) {
       const bool has_started = offer_starts();
-      const bool is_busy = is_running_ || fetching_ || writing_;
+      const bool is_busy = is_running_ || fetching_ || !writing_.empty();
       ASSERT_TRUE(has_started || is_busy) << "nothing moves at tick " << executor_.tick();
       if (is_busy) finish_one();
       take_drops();
@@ -80,12 +80,11 @@ class Referee {
         put(*piece);  // its memory is taken from the start
       }
     }
-    if (!writing_) {
+    if (writing_.size() < 2) {
       if (const auto piece = executor_.start_writeback()) {
         EXPECT_TRUE(device_.contains(*piece));
         EXPECT_NE(fetching_, piece);
-        writing_ = piece;
-        copied_version_ = versions_[*piece].current;
+        writing_.push_back({*piece, versions_[*piece].current});
         has_started = true;
       }
     }
@@ -117,8 +116,9 @@ class Referee {
     std::vector<int> under_way;
     if (is_running_) under_way.push_back(0);
     if (fetching_) under_way.push_back(1);
-    if (writing_) under_way.push_back(2);
-    switch (under_way[sequence_.below(under_way.size())]) {
+    for (std::size_t i = 0; i < writing_.size(); ++i) under_way.push_back(2 + static_cast<int>(i));
+    const int which = under_way[sequence_.below(under_way.size())];
+    switch (which) {
       case 0: {
         const auto k = static_cast<LaunchIndex>(executor_.tick() % map_.launches());
         executor_.launch_finished();
@@ -138,10 +138,10 @@ class Referee {
         fetching_.reset();
         break;
       default: {
-        const PieceIndex piece = *writing_;
-        writing_.reset();
-        const bool has_left = executor_.writeback_finished();
-        if (cost_.clean_copies || has_left) versions_[piece].on_host = copied_version_;
+        const auto [piece, copied_version] = writing_[static_cast<std::size_t>(which - 2)];
+        writing_.erase(writing_.begin() + which - 2);
+        const bool has_left = executor_.writeback_finished(piece);
+        if (cost_.clean_copies || has_left) versions_[piece].on_host = copied_version;
         if (has_left) {
           left_bytes_ += bytes(piece);
           remove(piece);
@@ -166,8 +166,9 @@ class Referee {
   std::vector<Version> versions_;
   std::set<PieceIndex> device_;
   std::uint64_t device_bytes_ = 0, fetched_bytes_ = 0, left_bytes_ = 0;
-  std::uint64_t last_version_ = 0, copied_version_ = 0;
-  std::optional<PieceIndex> fetching_, writing_;
+  std::uint64_t last_version_ = 0;
+  std::optional<PieceIndex> fetching_;
+  std::vector<std::pair<PieceIndex, std::uint64_t>> writing_;  // with the version that is being copied
   bool is_running_ = false;
 };
 
@@ -261,7 +262,7 @@ TEST(ScheduleExecutor, precleans_so_that_leaving_moves_nothing) {
   executor.launch_started();
   executor.launch_finished();
   ASSERT_EQ(executor.start_writeback(), PieceIndex{0});
-  EXPECT_FALSE(executor.writeback_finished());
+  EXPECT_FALSE(executor.writeback_finished(0));
   executor.launch_started();
   executor.launch_finished();
   EXPECT_EQ(executor.take_drops(), std::vector<PieceIndex>{0});
@@ -288,11 +289,11 @@ TEST(ScheduleExecutor, a_write_during_the_copy_makes_it_worthless) {
   executor.launch_finished();
   ASSERT_TRUE(executor.start_writeback().has_value());
   executor.launch_started();
-  EXPECT_FALSE(executor.writeback_finished());
+  EXPECT_FALSE(executor.writeback_finished(0));
   executor.launch_finished();
   EXPECT_TRUE(executor.take_drops().empty());
   ASSERT_EQ(executor.start_writeback(), PieceIndex{0});
-  EXPECT_TRUE(executor.writeback_finished());
+  EXPECT_TRUE(executor.writeback_finished(0));
 }
 
 }  // namespace
