@@ -6,8 +6,6 @@
 #include <string_view>
 #include <utility>
 
-#include "interpose/in_shim.hpp"
-
 namespace hmshim::interpose {
 
 namespace {
@@ -72,7 +70,7 @@ void Pilot::wake_planner() {
   if (is_planner_started_.exchange(true)) {
     planner_.ring();
   } else {
-    planner_.start(inside_shim([this] { plan(); }));
+    planner_.start(thread_body([this] { plan(); }));
   }
 }
 

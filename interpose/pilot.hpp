@@ -153,6 +153,7 @@ class Pilot {
   [[nodiscard]] bool enter_context() noexcept;
   [[nodiscard]] policy::CostModel cost_model() const;
   void start_threads();
+  [[nodiscard]] std::function<void()> thread_body(std::function<void()> body);
 
   // The lock is held:
   struct Progressed {
@@ -178,6 +179,8 @@ class Pilot {
   void judge(CUresult result);
   void count_written(std::uint64_t bytes, std::uint64_t now_ns);
   void abandon() noexcept;
+  // For good; what is enqueued runs without a plan.
+  void end_planning() noexcept;
 
   // Who is to be woken once the lock is free.
   struct Rings {

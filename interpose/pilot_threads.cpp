@@ -20,9 +20,30 @@ constexpr std::uint64_t kPatienceNs = 2'000'000'000;
 
 void Pilot::start_threads() {
   if (!enter_context() || progress_.allocate() != CUDA_SUCCESS) throw std::runtime_error("no pinned page to be had");
-  conductor_.start(inside_shim([this] { conduct(); }));
-  fetcher_.start(inside_shim([this] { fetch(); }));
-  for (std::size_t i = 0; i < kWriters; ++i) writers_[i].worker.start(inside_shim([this, i] { write_back(i); }));
+  conductor_.start(thread_body([this] { conduct(); }));
+  fetcher_.start(thread_body([this] { fetch(); }));
+  for (std::size_t i = 0; i < kWriters; ++i) writers_[i].worker.start(thread_body([this, i] { write_back(i); }));
+}
+
+// A thread that cannot go on, for want of memory, takes planning with it and not the program.
+std::function<void()> Pilot::thread_body(std::function<void()> body) {
+  return inside_shim([this, body = std::move(body)] {
+    try {
+      body();
+    } catch (...) {
+      log(LogLevel::Warn, "planning ends: one of the library's threads cannot go on");
+      {
+        const std::lock_guard lock(mutex_);
+        end_planning();
+      }
+      conductor_.take_turn();  // the simulated device looks at its gates when somebody calls it
+    }
+  });
+}
+
+void Pilot::end_planning() noexcept {
+  is_shut_.store(true, std::memory_order_relaxed);
+  abandon();
 }
 
 bool Pilot::enter_context() noexcept {
@@ -122,7 +143,11 @@ bool Pilot::is_stuck(std::uint64_t now_ns) {
 // Opens every gate. What is enqueued runs without a plan.
 void Pilot::abandon() noexcept {
   if (flights_.empty()) return;
-  believe();
+  try {
+    believe();
+  } catch (const std::bad_alloc&) {
+    believed_.clear();  // as if all had gone to the host
+  }
   next_step_ = std::max({next_step_, flights_.back().follower->enqueued_end(), opened_});
   opened_ = next_step_;
   progress_.open(opened_);
@@ -171,8 +196,7 @@ void Pilot::judge(CUresult result) {
   if (result == CUDA_SUCCESS || result == CUDA_ERROR_INVALID_VALUE) return;
   log(LogLevel::Warn,
       [&] { return fmt::format("planning ends: a migration failed with error {}", static_cast<int>(result)); });
-  is_shut_.store(true, std::memory_order_relaxed);
-  abandon();
+  end_planning();
 }
 
 void Pilot::fetch() {
