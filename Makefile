@@ -373,7 +373,7 @@ aarch64: ## build the library for 64-bit ARM: build/aarch64/libhmshim.so (needs 
 clean: ## remove the build folder
 	rm -rf $(BUILD)
 help: ## list the targets; V=1 shows commands, BUILD=folder builds there, SANITIZE=address,undefined or thread instruments
-	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /\1\t/' | sort | awk -F'\t' '{printf "  %-16s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z0-9-]+:.*## ' Makefile | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | sort | awk -F'\t' '{printf "  %-16s %s\n", $$1, $$2}'
 
 .PHONY: all simgpu guests tests test test-frameworks campaign golden golden-write golden-stress fuzz sanitize probe gpu-check-bundle test-gpu demo replay validate bench generate lint format ci install uninstall dist aarch64 clean help
 -include $(shell find $(BUILD)/obj -name '*.d' 2>/dev/null)

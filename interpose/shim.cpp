@@ -275,6 +275,9 @@ void Shim::report_device(std::uint16_t ordinal) noexcept {
     return fmt::format("{} Policy {}, budget {:.1f} of {:.1f} GiB.", device.capabilities.sentence, config.policy,
                        gib(device.budget_bytes), gib(device.total_bytes));
   });
+  if (!device.capabilities.can_decode_parameters) {
+    log(LogLevel::Warn, "launch arguments cannot be read (CUDA 12.4 needed): no policy moves what launches use");
+  }
   if (has_budget(config) && config.device_budget.of(device.total_bytes) > device.total_bytes) {
     log(LogLevel::Warn, [&] {
       return fmt::format("HMSHIM_DEVICE_BUDGET is more than device {} has: the budget is its {:.1f} GiB", ordinal,

@@ -116,6 +116,7 @@ TEST(HmshimRun, refuses_what_makes_no_sense_before_anything_starts) {
       {{"run", "echo", "started"}, {{"HMSHIM_MEMINFO", "all\nof it"}}, "HMSHIM_MEMINFO=all?of it makes no sense"},
       {{"run", "echo", "started"}, {{"HMSHIM_LIB", "/nonexistent.so"}}, "HMSHIM_LIB=/nonexistent.so is not a file"},
       {{"run", "--report"}, {}, "--report needs a value"},
+      {{"run", "--report", "--", "echo", "started"}, {}, "--report needs a value"},
       {{"run", "--summary"}, {}, "no program to run"},
   };
   for (const auto& [args, environment, complaint] : cases) {
