@@ -133,34 +133,35 @@ void Graphs::read(CUgraph graph, Nodes& nodes) const {
 void Graphs::instantiated(CUgraphExec exec, CUgraph graph) {
   Exec fresh;
   read(graph, fresh.nodes);
-  for (auto& [handle, node] : fresh.nodes) {
-    const std::vector<std::uint64_t> pinned = pin(node);
-    fresh.pinned.insert(fresh.pinned.end(), pinned.begin(), pinned.end());
-  }
+  for (auto& [handle, node] : fresh.nodes) pin(node);
   destroyed(exec);
   const std::lock_guard lock(mutex_);
   execs_.insert_or_assign(exec, std::move(fresh));
 }
 
-std::vector<std::uint64_t> Graphs::pin(Node& node) const {
-  std::vector<std::uint64_t> pinned;
-  pinned.reserve(node.named.size());
+void Graphs::pin(Node& node) const {
+  std::size_t pinned = 0;
   for (const std::uint64_t word : node.named) {
-    if (const std::uint64_t base = memory_.pin(word); base != 0) pinned.push_back(base);
+    if (const std::uint64_t base = memory_.pin(word); base != 0) node.named[pinned++] = base;
   }
-  node.named = {};
-  return pinned;
+  node.named.resize(pinned);
 }
 
-// What the node named before stays pinned with the rest.
+void Graphs::unpin(const Node& node) const {
+  for (const std::uint64_t base : node.named) memory_.unpin(base);
+}
+
+// A program may change a node with every launch, and free what it named before.
 void Graphs::replace(CUgraphExec exec, CUgraphNode node, Node&& fresh) {
-  const std::vector<std::uint64_t> pinned = pin(fresh);
-  const std::lock_guard lock(mutex_);
-  const auto known = execs_.find(exec);
-  if (known == execs_.end()) return;
-  known->second.pinned.insert(known->second.pinned.end(), pinned.begin(), pinned.end());
-  known->second.nodes.insert_or_assign(node, std::move(fresh));
-  known->second.operands.reset();
+  pin(fresh);
+  {
+    const std::lock_guard lock(mutex_);
+    if (const auto known = execs_.find(exec); known != execs_.end()) {
+      std::swap(known->second.nodes[node], fresh);
+      known->second.operands.reset();
+    }
+  }
+  unpin(fresh);  // by now what was there before, or itself where the graph was never seen
 }
 
 void Graphs::kernel_changed(CUgraphExec exec, CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS& params) {
@@ -187,7 +188,7 @@ void Graphs::destroyed(CUgraphExec exec) {
     gone = execs_.extract(exec);
   }
   if (gone.empty()) return;
-  for (const std::uint64_t base : gone.mapped().pinned) memory_.unpin(base);
+  for (const auto& [handle, node] : gone.mapped().nodes) unpin(node);
 }
 
 std::shared_ptr<const GraphOperands> Graphs::find(CUgraphExec exec) {

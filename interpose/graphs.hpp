@@ -55,7 +55,7 @@ class Graphs {
  private:
   struct Node {
     std::vector<std::uint64_t> bases;
-    std::vector<std::uint64_t> named{};  // words that may be addresses of ours; none once they are pinned
+    std::vector<std::uint64_t> named{};  // words that may be addresses of ours; then the bases that are pinned
     std::uint64_t signature = 0;
     bool is_known = true;
 
@@ -66,7 +66,6 @@ class Graphs {
   struct Exec {
     Nodes nodes;
     std::shared_ptr<const GraphOperands> operands;  // null: to be put together again
-    std::vector<std::uint64_t> pinned;              // each once for each time that it is named
   };
 
   void read(CUgraph graph, Nodes& nodes) const;
@@ -75,7 +74,8 @@ class Graphs {
   [[nodiscard]] Node node_of(const CUDA_MEMCPY3D& params) const;
   [[nodiscard]] Node node_of(const CUDA_MEMSET_NODE_PARAMS& params) const;
   void add_base(CUdeviceptr address, Node& node) const;
-  [[nodiscard]] std::vector<std::uint64_t> pin(Node& node) const;
+  void pin(Node& node) const;
+  void unpin(const Node& node) const;
   void replace(CUgraphExec exec, CUgraphNode node, Node&& fresh);
 
   const uvm::DriverApi& driver_;

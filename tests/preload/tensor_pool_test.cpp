@@ -116,10 +116,12 @@ TEST(TensorPool, serves_any_number_of_contexts_one_after_another) {
   EXPECT_EQ(read_json_lines(folder.file("report")).back().at("bypasses"), nlohmann::json::array());
 }
 
-TEST(TensorPool, keeps_what_a_graph_names_until_the_graph_is_gone) {
-  const auto result = run_guest({.program = guest_program("graph_memory"), .environment = on_simgpu_with_shim()});
+TEST(TensorPool, keeps_what_a_graph_names_until_the_graph_is_gone_or_names_it_no_more) {
+  const auto result = run_guest(
+      {.program = guest_program("graph_memory"), .environment = on_simgpu_with_shim({{"SIMGPU_CAPACITY", "64MiB"}})});
   EXPECT_EQ(result.out,
-            "4194304 bytes: the other has 7, the next its memory\n1000 bytes: the other has 7, the next its memory\n")
+            "4194304 bytes: the other has 7, the next its memory\n1000 bytes: the other has 7, the next its memory\n"
+            "changed: memory is used again\n")
       << result.describe();
 }
 
