@@ -11,9 +11,11 @@
 #include <cmath>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <system_error>
 #include <utility>
 
 #include "interpose/output_file.hpp"
@@ -29,7 +31,8 @@ constexpr std::uint64_t kSchema = 1;
 constexpr std::string_view kWhat = "hmshim profile";
 // Larger than any that write_patterns makes: what a PlanBook keeps, at some hundred bytes a launch.
 constexpr std::size_t kMostBytes = std::size_t{256} << 20;
-constexpr std::uint64_t kMostExtentBytes = std::uint64_t{1} << 48;
+// Of all extents together, more than a host has memory for: the planner takes memory for every block of them.
+constexpr std::uint64_t kMostIterationBytes = std::uint64_t{1} << 42;
 constexpr double kLongestLaunchUs = 1e9;
 constexpr std::uint64_t kMostDevices = 1U << 15;
 
@@ -76,7 +79,7 @@ class Lines {
 policy::Iteration::Extent read_extent(const Json& object, std::uint64_t id, std::uint64_t launches) {
   if (number(object, "id", id + 1) != id) throw Refusal{fmt::format("\"id\" must be {}", id)};
   policy::Iteration::Extent extent{};
-  extent.bytes = number(object, "bytes", kMostExtentBytes);
+  extent.bytes = number(object, "bytes", kMostIterationBytes);
   if (extent.bytes == 0 || extent.bytes % policy::kBlockBytes != 0)
     throw Refusal{fmt::format("\"bytes\" must be a multiple of {}", policy::kBlockBytes)};
   extent.operand = static_cast<std::uint32_t>(number(object, "operand", ~std::uint32_t{0}));
@@ -139,8 +142,13 @@ LearnedPattern read_pattern(Lines& lines) {
   const std::uint64_t extents = number(head, "extents", std::uint64_t{1} << 24);
   if (launches == 0 || extents == 0) throw Refusal{"a pattern has launches and extents"};
   policy::Iteration iteration;
-  for (std::uint64_t id = 0; id < extents; ++id)
+  std::uint64_t bytes = 0;
+  for (std::uint64_t id = 0; id < extents; ++id) {
     iteration.extents.push_back(read_extent(lines.next("T"), id, launches));
+    bytes += iteration.extents.back().bytes;
+    if (bytes > kMostIterationBytes)
+      throw Refusal{fmt::format("all \"bytes\" together exceed {}", kMostIterationBytes)};
+  }
   for (std::uint64_t k = 0; k < launches; ++k) read_launch(lines.next("K"), iteration, pattern.durations_ns);
   check(iteration);
   pattern.iteration = std::make_shared<const policy::Iteration>(std::move(iteration));
@@ -230,13 +238,17 @@ PatternFile load_patterns(const std::string& path) {
 }
 
 std::string save_patterns(const std::string& path, std::span<const LearnedPattern> patterns) {
-  const std::string unfinished = fmt::format("{}.{}", path, getpid());
+  // A link stays one: what it leads to is replaced.
+  std::error_code error_of_link;
+  std::filesystem::path target = std::filesystem::canonical(path, error_of_link);
+  if (error_of_link) target = path;
+  const std::string unfinished = fmt::format("{}.{}", target.string(), getpid());
   unlink(unfinished.c_str());
   OutputFile file;
   if (const int error = file.open_append(unfinished.c_str()); error != 0) return std::strerror(error);
   int error = file.write(write_patterns(patterns));
   file.close();
-  if (error == 0 && std::rename(unfinished.c_str(), path.c_str()) != 0) error = errno;
+  if (error == 0 && std::rename(unfinished.c_str(), target.c_str()) != 0) error = errno;
   if (error == 0) return "";
   unlink(unfinished.c_str());
   return std::strerror(error);

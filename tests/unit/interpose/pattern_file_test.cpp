@@ -60,6 +60,10 @@ TEST(PatternFile, is_refused_with_the_line_and_what_is_wrong) {
   EXPECT_EQ(refusal("\"patterns\":1", "\"patterns\":2"), "line 7: the text ends too early");
   EXPECT_EQ(refusal("\"patterns\":1", "\"patterns\":0"), "line 1: there is more after the last pattern");
   EXPECT_EQ(refusal("\"bytes\":2097152", "\"bytes\":2097153"), "line 4: \"bytes\" must be a multiple of 2097152");
+  EXPECT_EQ(refusal("\"bytes\":2097152", "\"bytes\":4398046511104"),
+            "line 4: \"bytes\" must be a number below 4398046511104");
+  EXPECT_EQ(refusal("\"bytes\":2097152", "\"bytes\":4398044413952"),
+            "line 4: all \"bytes\" together exceed 4398046511104");
   EXPECT_EQ(refusal("\"born\":0", "\"born\":2"), "line 4: \"born\" must be a number below 2");
   EXPECT_EQ(refusal("\"born\":0", "\"born\":1"), "line 6: extent 1 is not named where it is born");
   EXPECT_EQ(refusal("\"operand\":1", "\"operand\":0"), "line 6: extent 1 is not named where its \"operand\" says");
@@ -95,6 +99,15 @@ TEST(PatternFile, only_what_is_a_profile_of_a_known_schema_may_be_replaced) {
   EXPECT_TRUE(read_patterns(good.substr(0, good.size() / 2)).is_ours);
   EXPECT_FALSE(read_patterns("{\"t\":\"h\",\"schema\":2,\"what\":\"hmshim profile\",\"patterns\":0}\n").is_ours);
   EXPECT_FALSE(read_patterns("my thesis\n").is_ours);
+}
+
+TEST(PatternFile, a_link_stays_one_and_what_it_leads_to_is_replaced) {
+  const support::TempDir folder;
+  std::ofstream(folder.file("profile")) << "old";
+  std::filesystem::create_symlink("profile", folder.file("link"));
+  EXPECT_EQ(save_patterns(folder.file("link"), std::vector{pattern()}), "");
+  EXPECT_TRUE(std::filesystem::is_symlink(folder.file("link")));
+  EXPECT_EQ(contents(folder.file("profile")), write_patterns(std::vector{pattern()}));
 }
 
 TEST(PatternFile, a_file_that_is_missing_or_empty_has_no_patterns_and_may_be_written) {
