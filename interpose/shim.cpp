@@ -6,9 +6,11 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
 #include <mutex>
 #include <new>
 #include <optional>
+#include <system_error>
 #include <utility>
 
 #include "interpose/handlers.hpp"
@@ -24,9 +26,14 @@ namespace hmshim::interpose {
 
 namespace {
 
-// Of HMSHIM_REPORT, HMSHIM_TRACE or HMSHIM_PROFILE.
+// Of HMSHIM_REPORT, HMSHIM_TRACE or HMSHIM_PROFILE. Absolute: the program may go to another folder before the file is
+// written.
 std::string output_path(const std::string& pattern) {
-  return pattern.empty() ? "" : expand_path(pattern, getpid(), rank_of(environ));
+  if (pattern.empty()) return "";
+  const std::string path = expand_path(pattern, getpid(), rank_of(environ));
+  std::error_code error;
+  const std::filesystem::path absolute = std::filesystem::absolute(path, error);
+  return error ? path : absolute.string();
 }
 
 double gib(std::uint64_t bytes) noexcept { return static_cast<double>(bytes) / (1U << 30U); }
@@ -145,19 +152,20 @@ Shim::Shim(Config config_read, const uvm::DriverApi& driver_resolved, std::vecto
       budget(shares_of(config, devices), limits_of(config, devices), host_memory_of(driver)),
       report(output_path(config.report), config.summary, getpid()),
       trace(driver, captures, output_path(config.trace), program_invocation_short_name),
-      engines(driver, migrator, report, config.policy, budgets_of(devices), config.discard) {
+      engines(driver, migrator, report, config.policy, budgets_of(devices), config.discard),
+      profile_path_(output_path(config.profile)) {
   engines.discard_by(pools);
   read_profile();
 }
 
 void Shim::read_profile() {
-  if (config.profile.empty() || config.policy != "learned") return;
-  const PatternFile file = load_patterns(output_path(config.profile));
+  if (profile_path_.empty() || config.policy != "learned") return;
+  const PatternFile file = load_patterns(profile_path_);
   may_write_profile_ = file.is_ours;
   if (!file.refusal.empty()) {
     log(LogLevel::Warn, [&] {
-      return fmt::format("HMSHIM_PROFILE={} is not used{}: {}", output_path(config.profile),
-                         file.is_ours ? "" : " and left as it is", file.refusal);
+      return fmt::format("HMSHIM_PROFILE={} is not used{}: {}", profile_path_, file.is_ours ? "" : " and left as it is",
+                         file.refusal);
     });
   }
   engines.foresee(file.patterns);
@@ -165,14 +173,14 @@ void Shim::read_profile() {
 
 // Where nothing has been learned, what is there stays.
 void Shim::write_profile() {
-  if (config.profile.empty() || config.policy != "learned") return;
-  const std::string path = output_path(config.profile);
+  if (profile_path_.empty() || config.policy != "learned") return;
   if (const std::string disproof = engines.disproof(); !disproof.empty())
-    log(LogLevel::Warn, [&] { return fmt::format("HMSHIM_PROFILE={} does not match: {}", path, disproof); });
+    log(LogLevel::Warn, [&] { return fmt::format("HMSHIM_PROFILE={} does not match: {}", profile_path_, disproof); });
   const std::vector<LearnedPattern> patterns = engines.patterns();
   if (!may_write_profile_ || patterns.empty()) return;
-  if (const std::string failure = save_patterns(path, patterns); !failure.empty())
-    log(LogLevel::Warn, [&] { return fmt::format("HMSHIM_PROFILE={} could not be written: {}", path, failure); });
+  if (const std::string failure = save_patterns(profile_path_, patterns); !failure.empty())
+    log(LogLevel::Warn,
+        [&] { return fmt::format("HMSHIM_PROFILE={} could not be written: {}", profile_path_, failure); });
 }
 
 void Shim::start() noexcept {

@@ -126,6 +126,7 @@ class Shim {
   void write_profile();
 
   const pid_t pid_ = getpid();
+  const std::string profile_path_;
   bool may_write_profile_ = false;
 
   static inline Shim* instance_ = nullptr;

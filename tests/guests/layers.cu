@@ -57,6 +57,7 @@ struct Options {
   bool times = false;
   bool shuffles = false;  // another order of layers in every iteration
   bool grows = false;     // activations, with every iteration
+  bool moves = false;     // to the root folder, after the first iteration
 };
 
 Options parse(int argc, char** argv) {
@@ -83,7 +84,8 @@ Options parse(int argc, char** argv) {
   } switches[] = {{"--allocates", &options.allocates},
                   {"--times", &options.times},
                   {"--shuffles", &options.shuffles},
-                  {"--grows", &options.grows}};
+                  {"--grows", &options.grows},
+                  {"--moves", &options.moves}};
   for (int i = 1; i < argc; ++i) {
     bool is_known = false;
     for (const auto& number : numbers) {
@@ -253,6 +255,7 @@ int main(int argc, char** argv) {
   for (int iteration = 1; iteration <= options.iterations; ++iteration) {
     Model& model = models[static_cast<std::size_t>((iteration - 1) / options.turn % options.models)];
     model.iterate(iteration);
+    if (options.moves && chdir("/") != 0) return 1;
     CHECK(cudaEventRecord(ends[static_cast<std::size_t>(iteration)]));
     if (options.log_every > 0 && iteration % options.log_every == 0) std::printf("%g\n", model.log());
     if (options.evaluate_every > 0 && iteration % options.evaluate_every == 0) {

@@ -91,6 +91,21 @@ TEST(Profile, that_cannot_be_written_costs_a_line_and_nothing_else) {
   EXPECT_THAT(result.err, HasSubstr("could not be written: No such file or directory"));
 }
 
+TEST(Profile, lies_where_it_was_asked_for_when_the_program_goes_to_another_folder) {
+  const TempDir folder;
+  const auto result = run_guest({.program = "/usr/bin/env",
+                                 .args = {"-C", folder.file(""), guest_program("layers").string(), "--moves"},
+                                 .environment = on_simgpu_with_shim(
+                                     {{"SIMGPU_CAPACITY", "128MiB"},
+                                      {"SIMGPU_KERNELS", (build_dir() / "guests" / "liblayers_kernels.so").string()},
+                                      {"HMSHIM_POLICY", "learned"},
+                                      {"HMSHIM_PROFILE", "profile.%r"},
+                                      {"RANK", "3"}})});
+  ASSERT_TRUE(result.succeeded()) << result.describe();
+  EXPECT_EQ(result.err, "");
+  EXPECT_TRUE(std::filesystem::exists(folder.file("profile.3")));
+}
+
 TEST(Profile, every_rank_can_have_its_own) {
   const TempDir folder;
   ASSERT_TRUE(run(folder.file("profile.%r"), {}).succeeded());
