@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
+#include <memory>
 #include <optional>
 
 #include "interpose/config.hpp"
@@ -48,13 +50,25 @@ bool is_python() noexcept {
   return program.substr(program.rfind('/') + 1).starts_with("python");
 }
 
-GranularityChoice& choice_of_process() noexcept {
+GranularityChoice& first_choice() noexcept {
   static GranularityChoice choice;
   return choice;
 }
 
 // Null until a choice was made.
 std::atomic<GranularityChoice*> applied{nullptr};
+Granularity wanted_by_user = Granularity::Auto;
+
+void note_found(GranularityChoice& choice) {
+  for (std::size_t i = 0; i < kVariables.size(); ++i) choice.found[i] = value_of(environ, kVariables[i]).value_or("");
+}
+
+bool is_of_environment(const GranularityChoice& choice) noexcept {
+  for (std::size_t i = 0; i < kVariables.size(); ++i) {
+    if (choice.found[i] != value_of(environ, kVariables[i]).value_or("")) return false;
+  }
+  return true;
+}
 
 }  // namespace
 
@@ -100,24 +114,38 @@ void apply_granularity() noexcept try {
   if (!is_python()) return;
   const Config config = parse(environ);
   if (config.disable || config.policy == "off" || !config.errors.empty()) {
-    choice_of_process().why = "the library stands aside";
+    first_choice().why = "the library stands aside";
     return;
   }
-  choice_of_process() = choose_granularity(config.granularity, environ);
-  applied = &choice_of_process();
+  wanted_by_user = config.granularity;
+  first_choice() = choose_granularity(config.granularity, environ);
+  note_found(first_choice());
+  applied = &first_choice();
 } catch (...) {
   // No memory this early: the framework keeps its own allocator.
 }
 
-const GranularityChoice& granularity_of_process() noexcept { return choice_of_process(); }
+const GranularityChoice& granularity_of_process() noexcept {
+  const GranularityChoice* choice = applied.load(std::memory_order_acquire);
+  return choice != nullptr ? *choice : first_choice();
+}
 
-char* allocator_variable(const char* name) noexcept {
+char* allocator_variable(const char* name) noexcept try {
   GranularityChoice* choice = applied.load(std::memory_order_acquire);
-  if (choice == nullptr) return nullptr;
+  if (choice == nullptr || std::ranges::find(kVariables, name) == kVariables.end()) return nullptr;
+  if (!is_of_environment(*choice)) {
+    // Never freed: what getenv has returned may be in use. Threads that come here at once each make the same.
+    auto fresh = std::make_unique<GranularityChoice>(choose_granularity(wanted_by_user, environ));
+    note_found(*fresh);
+    choice = fresh.release();
+    applied.store(choice, std::memory_order_release);
+  }
   for (auto& [known, value] : choice->variables) {
     if (known == name) return value.data();
   }
   return nullptr;
+} catch (...) {
+  return nullptr;  // no memory: what the program has set
 }
 
 }  // namespace hmshim::interpose

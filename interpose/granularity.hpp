@@ -2,6 +2,7 @@
 // the variables that PyTorch's allocators read (getenv.cpp).
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -22,6 +23,7 @@ struct GranularityChoice {
   Granularity granularity = Granularity::Segment;  // never Auto
   std::string why = "not Python";  // short enough not to be allocated: made while the process is being loaded
   std::vector<std::pair<std::string, std::string>> variables;  // as this process is to see them; nothing else changes
+  std::array<std::string, 2> found{};                          // what PyTorch's variables were when it was made
 };
 
 // From what the user wants and has set. Keys that are there stay there.
@@ -30,10 +32,11 @@ struct GranularityChoice {
 // Once, while the process is being loaded and has one thread: chooses by the environment. Only in a Python interpreter:
 // other programs rarely host PyTorch. Not with HMSHIM_DISABLE, HMSHIM_POLICY=off or options that make no sense.
 void apply_granularity() noexcept;
-// What it chose.
+// What it chose, or what was chosen since.
 [[nodiscard]] const GranularityChoice& granularity_of_process() noexcept;
-// The value that it chose for a variable; null for all others. Any thread, at any time; calls no library function
-// before a choice was made.
+// The value that was chosen for a variable; null for all others. Where the program has changed its variables, the
+// choice is made again by what they are now. Any thread that may call getenv; calls no library function before a choice
+// was made.
 [[nodiscard]] char* allocator_variable(const char* name) noexcept;
 
 }  // namespace hmshim::interpose

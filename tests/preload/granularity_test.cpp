@@ -45,6 +45,23 @@ TEST(PreloadGranularity, nothing_changes_when_the_user_or_the_program_does_not_w
       << "only Python programs";
 }
 
+// As programs do at their top, before they import torch.
+TEST(PreloadGranularity, what_the_program_sets_itself_counts_as_if_the_user_had) {
+  const auto after = [](const std::string& then) {
+    return in_python({}, "\nimport os\n" + then +
+                             "\nprint(*[value and value.decode() for value in"
+                             " (getenv(b'PYTORCH_ALLOC_CONF'), getenv(b'PYTORCH_CUDA_ALLOC_CONF'))])");
+  };
+  const std::string before = "backend:cudaMallocAsync backend:cudaMallocAsync\n";
+  EXPECT_EQ(after("os.environ['PYTORCH_CUDA_ALLOC_CONF'] = 'backend:native'"), before + "None backend:native\n");
+  EXPECT_EQ(after("os.environ['PYTORCH_CUDA_ALLOC_CONF'] = 'expandable_segments:True'"),
+            before + "None expandable_segments:True\n");
+  EXPECT_EQ(after("os.environ['PYTORCH_CUDA_ALLOC_CONF'] = 'max_split_size_mb:64'"),
+            before + "None max_split_size_mb:64,backend:cudaMallocAsync\n");
+  EXPECT_EQ(after("os.environ['PYTORCH_ALLOC_CONF'] = 'backend:native'; del os.environ['PYTORCH_ALLOC_CONF']"),
+            before + before);
+}
+
 // The ways in which Python starts a program, with the library and without it.
 TEST(PreloadGranularity, no_child_inherits_what_only_makes_sense_beside_the_library) {
   const char* const then = R"(
