@@ -220,7 +220,7 @@ campaign: tests ## the long form of the random and fault campaigns; SEEDS=N rand
 	HMSHIM_TEST_SEEDS=$(SEEDS) HMSHIM_TEST_EVERY_FAULT=1 $(MAKE) test TESTS='Campaign'
 SEEDS := 500
 
-golden: replay ## play every golden replay again (minutes) and show what differs; golden-write keeps it
+golden: replay ## play again all replays that golden-write kept (half an hour) and show what differs
 	scripts/golden all --quiet --build $(BUILD)
 golden-write: replay
 	scripts/golden small --quiet --write --build $(BUILD)
