@@ -55,8 +55,8 @@ bool Callers::is_excluded(const void* address) {
 
 CallerTally& Callers::tally_of(const void* address) {
   std::string library = library_of(address);
-  const auto known = std::ranges::find(tallies_, library, &CallerTally::library);
-  return known != tallies_.end() ? *known : tallies_.emplace_back(CallerTally{.library = std::move(library)});
+  const auto known = std::ranges::find(tallies_, library, &CallerTally::name);
+  return known != tallies_.end() ? *known : tallies_.emplace_back(CallerTally{.name = std::move(library)});
 }
 
 void Callers::note_excluded(const void* address, std::uint64_t bytes) {

@@ -157,7 +157,7 @@ std::string json(const BypassTally& tally) {
 
 std::string json(const CallerTally& tally) {
   JsonObject object;
-  object.add("library", quoted(tally.library));
+  object.add("library", quoted(tally.name));
   object.add("excluded_allocations", number(tally.excluded_allocations));
   object.add("excluded_bytes", number(tally.excluded_bytes));
   object.add("refused_handles", number(tally.refused_handles));

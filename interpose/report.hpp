@@ -79,7 +79,7 @@ struct BypassTally {
 
 // A library that needs device memory: what it allocated stayed there, or what it wanted to share was refused.
 struct CallerTally {
-  std::string library;  // file name; "" for the program itself
+  std::string name;  // of the library's file; "" for the program itself
   std::uint64_t excluded_allocations = 0;
   std::uint64_t excluded_bytes = 0;
   std::uint64_t refused_handles = 0;
@@ -117,6 +117,8 @@ class Report {
 
   // Never allocates, formats, waits or enters the kernel; when the ring is full the record is dropped and counted.
   void push(const IterationRecord& record) noexcept;
+  // Whether anybody is to read it: a file or a summary is wanted, and the exit record is not written yet.
+  [[nodiscard]] bool is_open() const noexcept { return is_open_.load(std::memory_order_relaxed); }
 
   void start(const StartRecord& record) noexcept;
   // Writes what was pushed, unless another thread is about it. Cheap when nothing was.

@@ -58,7 +58,7 @@ Bindings read_bindings(const ElfW(Dyn) * dynamic) noexcept {
 // A place in an object that holds the address of a wrapped function.
 struct Reference {
   std::uintptr_t target;
-  std::string library;
+  std::string holder;  // file name of the object
 };
 
 void collect(const dl_phdr_info& object, std::vector<Reference>& references) {
@@ -115,7 +115,7 @@ std::vector<std::string> libraries_bound_to_driver() {
   for (const Reference& reference : collection.references) {
     // A call that was never made still leads into the object's own stub.
     const std::string target = library_of(reinterpret_cast<const void*>(reference.target));
-    if (target.starts_with(kDriver) && !reference.library.starts_with(kDriver)) bound.insert(reference.library);
+    if (target.starts_with(kDriver) && !reference.holder.starts_with(kDriver)) bound.insert(reference.holder);
   }
   return {bound.begin(), bound.end()};
 }

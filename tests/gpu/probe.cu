@@ -29,8 +29,7 @@ namespace {
 constexpr int kNoGpu = 77;  // CTest's and automake's "skipped"
 constexpr int kUsageError = 2;
 
-// ---- a simulated GPU (tests/simgpu/simgpu.h)
-// -------------------------------------------------------------------------
+// ---- a simulated GPU (tests/simgpu/simgpu.h) ----
 
 struct Simulation {
   unsigned long long (*now_ns)() = nullptr;
@@ -63,8 +62,7 @@ void find_simulation() {
   find(simulation.host_access, "simgpu_host_access");
 }
 
-// ---- the child's state
-// -----------------------------------------------------------------------------------------------
+// ---- the child's state ----
 
 FILE* answer = nullptr;  // the pipe to the parent
 std::size_t limit_bytes = 0;
@@ -103,8 +101,7 @@ void Companion::join() {
   if (simulation.end_external_wait != nullptr) simulation.end_external_wait();
 }
 
-// ---- answers
-// ---------------------------------------------------------------------------------------------------------
+// ---- answers ----
 
 void tell_to(int descriptor) {
   answer = fdopen(descriptor, "w");
@@ -149,8 +146,7 @@ double ms_between(const Event& begin, const Event& end) {
   return static_cast<double>(ms);
 }
 
-// ---- memory
-// ----------------------------------------------------------------------------------------------------------
+// ---- memory ----
 
 void start_cuda(std::size_t at_most_bytes) {
   CHECK(cudaSetDevice(0));
@@ -218,8 +214,7 @@ void Managed::warm_up(cudaStream_t stream) const {
 
 namespace {
 
-// ---- the card
-// --------------------------------------------------------------------------------------------------------
+// ---- the card ----
 
 void device() {
   int count = 0;
@@ -255,8 +250,7 @@ void device() {
   tell("managed_limit_bytes", managed_limit_bytes());
 }
 
-// ---- the parent's side
-// -----------------------------------------------------------------------------------------------
+// ---- the parent's side ----
 
 using Wall = std::chrono::steady_clock;
 double wall_s(Wall::time_point start) { return std::chrono::duration<double>(Wall::now() - start).count(); }

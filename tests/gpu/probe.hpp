@@ -42,8 +42,7 @@ class Companion {
   std::thread thread_;
 };
 
-// ---- answers
-// ---------------------------------------------------------------------------------------------------------
+// ---- answers ----
 
 /// Measured values by size, count or the like.
 using Points = std::vector<std::pair<double, double>>;
@@ -67,8 +66,7 @@ void check(cudaError_t error, const char* what);
   return std::string(name) + "_" + std::to_string(bytes / kMiB) + "mib";
 }
 
-// ---- memory
-// ----------------------------------------------------------------------------------------------------------
+// ---- memory ----
 
 inline const cudaMemLocation kDevice{cudaMemLocationTypeDevice, 0};
 inline const cudaMemLocation kHost{cudaMemLocationTypeHost, 0};
@@ -137,8 +135,7 @@ class Event {
 
 [[nodiscard]] double ms_between(const Event& begin, const Event& end);
 
-// ---- kernels (kernels.cu)
-// --------------------------------------------------------------------------------------------
+// ---- kernels (kernels.cu) ----
 
 void launch_empty(cudaStream_t stream);
 /// A kernel of four parameters that does nothing, as count is 0.
@@ -165,8 +162,7 @@ double timed_launch(cudaStream_t stream, Launch launch) {
 double timed_write(const Managed& region, cudaStream_t stream, float value = 2);
 double timed_read(const Managed& region, cudaStream_t stream);
 
-// ---- the questions
-// ---------------------------------------------------------------------------------------------------
+// ---- the questions ----
 
 struct Question {
   const char* name;

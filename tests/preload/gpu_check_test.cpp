@@ -77,8 +77,7 @@ fs::path bundle_with(const TempDir& folder, const std::map<std::string, std::str
   return bundle;
 }
 
-// ---- to the end
-// ------------------------------------------------------------------------------------------------------
+// ---- to the end ----
 
 TEST(GpuCheck, compares_every_way_in_and_names_what_this_machine_lacks) {
   const TempDir folder;
@@ -132,8 +131,7 @@ TEST(GpuCheck, runs_each_policy_and_budget_within_its_limits) {
   EXPECT_THAT(read_file(checked.folder / "log.txt"), HasSubstr("weights "));
 }
 
-// ---- steps that misbehave
-// --------------------------------------------------------------------------------------------
+// ---- steps that misbehave ----
 
 // A dead child whose new parent has not asked for it yet does not run.
 bool is_running(const std::string& pid) {
@@ -191,8 +189,7 @@ TEST(GpuCheck, says_which_steps_found_no_time) {
   EXPECT_LT(checked.result.seconds, 10);
 }
 
-// ---- what is not safe
-// ------------------------------------------------------------------------------------------------
+// ---- what is not safe ----
 
 TEST(GpuCheck, refuses_a_card_with_too_little_free_memory) {
   const TempDir folder;
@@ -263,8 +260,7 @@ TEST(GpuCheck, stops_when_others_take_the_memory_meanwhile) {
   EXPECT_EQ(checked.outcome("d.layers.none"), "no record");
 }
 
-// ---- calibration
-// -----------------------------------------------------------------------------------------------------
+// ---- calibration ----
 
 std::map<std::string, std::string> settings_of(const fs::path& profile) {
   std::map<std::string, std::string> settings;
@@ -377,8 +373,7 @@ TEST(GpuCalibrate, says_what_is_wrong_with_its_input) {
   EXPECT_THAT(empty.err, HasSubstr("has no answers of the probe"));
 }
 
-// ---- the probe alone
-// -------------------------------------------------------------------------------------------------
+// ---- the probe alone ----
 
 TEST(Probe, refuses_arguments_that_make_no_sense) {
   const auto probe = [](std::vector<std::string> args) {

@@ -42,7 +42,7 @@ TEST(Callers, are_counted_by_library) {
   EXPECT_TRUE(callers.note_refused(in_the_program(), 1));
   const auto tallies = callers.tallies();
   ASSERT_EQ(tallies.size(), 2U);
-  EXPECT_EQ(tallies[0].library, "libc.so.6");
+  EXPECT_EQ(tallies[0].name, "libc.so.6");
   EXPECT_EQ(tallies[0].excluded_allocations, 2U);
   EXPECT_EQ(tallies[0].excluded_bytes, 15U);
   EXPECT_EQ(tallies[0].refused_handles, 2U);
