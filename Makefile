@@ -150,10 +150,10 @@ $(GUEST_LIBRARIES): $(BUILD)/guests/lib%.so: tests/guests/%.cpp $(BUILD)/simgpu/
 	@mkdir -p $(@D)
 	@echo '  CXX  $@'
 	$(Q)$(CXX) $(CPPFLAGS) -std=c++20 -O2 -g -Wall -Wextra $(SANITIZE_FLAGS) -fPIC -shared -o $@ $< $(BUILD)/simgpu/libcuda.so.1
-$(GUEST_PRELOADS): $(BUILD)/guests/lib%.so: tests/guests/%.cpp | $(BUILD)/cuda.mk
+$(GUEST_PRELOADS): $(BUILD)/guests/lib%.so: tests/guests/%.cpp $(wildcard tests/guests/*.hpp) | $(BUILD)/cuda.mk
 	@mkdir -p $(@D)
 	@echo '  CXX  $@'
-	$(Q)$(CXX) -std=c++20 -O2 -g -Wall -Wextra -fPIC -shared -o $@ $< -ldl
+	$(Q)$(CXX) -I. -std=c++20 -O2 -g -Wall -Wextra -fPIC -shared -o $@ $< -ldl
 
 # A program with a C++ runtime of its own, and one that is instrumented while the library is not.
 GUEST_CONDA := $(BUILD)/guests/conda/program

@@ -1,7 +1,6 @@
 // Fails the k-th allocation that the library under test makes, k from GUEST_FAIL_ALLOCATION; its calls are known by
 // where they return to. Writes the number of its allocations to GUEST_ALLOCATIONS when the program ends.
 #include <fcntl.h>
-#include <link.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -9,10 +8,10 @@
 #include <atomic>
 #include <cerrno>
 #include <cstddef>
-#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
+
+#include "tests/guests/library_code.hpp"
 
 extern "C" void* __libc_malloc(std::size_t);
 extern "C" void* __libc_calloc(std::size_t, std::size_t);
@@ -21,24 +20,12 @@ extern "C" void* __libc_memalign(std::size_t, std::size_t);
 
 namespace {
 
-std::uintptr_t first = 0, end = 0;  // of the library's code
 long failing = 0;
 std::atomic<long> made{0};
 
-int find_library(dl_phdr_info* object, std::size_t, void*) {
-  if (std::strstr(object->dlpi_name, "libhmshim.so") == nullptr) return 0;
-  for (int i = 0; i < object->dlpi_phnum; ++i) {
-    const auto& segment = object->dlpi_phdr[i];
-    if (segment.p_type != PT_LOAD || (segment.p_flags & PF_X) == 0) continue;
-    first = object->dlpi_addr + segment.p_vaddr;
-    end = first + segment.p_memsz;
-  }
-  return 1;
-}
-
 __attribute__((constructor)) void begin() {
   if (const char* given = std::getenv("GUEST_FAIL_ALLOCATION")) failing = std::atol(given);
-  dl_iterate_phdr(find_library, nullptr);
+  guests::find_library();
 }
 
 __attribute__((destructor)) void write_down() {
@@ -52,8 +39,7 @@ __attribute__((destructor)) void write_down() {
 }
 
 bool fails(const void* caller) {
-  const auto from = reinterpret_cast<std::uintptr_t>(caller);
-  if (from < first || from >= end || ++made != failing) return false;
+  if (!guests::is_of_library(caller) || ++made != failing) return false;
   errno = ENOMEM;
   return true;
 }

@@ -57,21 +57,7 @@ class Churn {
   }
 
   void sequence() {
-    for (int step = 0; step < kStepsPerSequence; ++step) {
-      switch (live_.empty() ? 0 : live_.size() >= kMostLive ? 1 + below(3) : below(4)) {
-        case 0:
-          make();
-          break;
-        case 1:
-          look(live_[below(live_.size())]);
-          break;
-        case 2:
-          move(live_[below(live_.size())]);
-          break;
-        default:
-          drop(below(live_.size()));
-      }
-    }
+    for (int i = 0; i < kStepsPerSequence; ++i) step(0, kMostLive);
     if (below(16) == 0) renew_stream();
     if (below(8) == 0) CHECK(cudaDeviceSynchronize());
     if (below(64) == 0) CHECK(cudaMemPoolTrimTo(pool_, below(2) * (std::size_t{16} << 20)));
@@ -86,22 +72,7 @@ class Churn {
     for (int iteration = 0; iteration < kIterations; ++iteration) {
       random_.seed(seed);
       for (std::size_t i = 0; i < kept; ++i) look(live_[i]);
-      for (int step = 0; step < kStepsPerSequence; ++step) {
-        const std::size_t made = live_.size() - kept;
-        switch (made == 0 ? 0 : made >= kMostLive / 2 ? 1 + below(3) : below(4)) {
-          case 0:
-            make();
-            break;
-          case 1:
-            look(live_[below(live_.size())]);
-            break;
-          case 2:
-            move(live_[kept + below(made)]);
-            break;
-          default:
-            drop(kept + below(made));
-        }
-      }
+      for (int i = 0; i < kStepsPerSequence; ++i) step(kept, kMostLive / 2);
       while (live_.size() > kept) drop(live_.size() - 1);
       CHECK(cudaDeviceSynchronize());
     }
@@ -128,6 +99,24 @@ class Churn {
 
  private:
   std::size_t below(std::size_t bound) { return random_() % bound; }
+
+  // Makes, moves or drops one of the tensors from the first on, of which there are at most so many; or looks at any.
+  void step(std::size_t first, std::size_t most) {
+    const std::size_t made = live_.size() - first;
+    switch (made == 0 ? 0 : made >= most ? 1 + below(3) : below(4)) {
+      case 0:
+        make();
+        break;
+      case 1:
+        look(live_[below(live_.size())]);
+        break;
+      case 2:
+        move(live_[first + below(made)]);
+        break;
+      default:
+        drop(first + below(made));
+    }
+  }
 
   Tensor make() {
     static constexpr std::size_t kKiB[] = {1, 40, 700, 1024, 2048, 2048, 4096, 4096, 5000, 8192};

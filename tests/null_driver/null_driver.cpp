@@ -103,6 +103,7 @@ CUresult cuFuncGetParamInfo(CUfunction function, size_t index, size_t* offset, s
   if (size != nullptr) *size = kernel.bytes_each;
   return done();
 }
+CUresult cuKernelGetParamInfo(CUkernel, size_t, size_t*, size_t*) { return CUDA_ERROR_INVALID_HANDLE; }  // it has none
 CUresult cuLaunchKernel(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream,
                         void**, void**) {
   return CUDA_SUCCESS;

@@ -4,8 +4,6 @@
 
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
-#include <sstream>
 #include <string>
 #include <vector>
 
@@ -35,12 +33,6 @@ double iteration_ms(const GuestResult& result, int iteration) {
 
 std::string weights(const GuestResult& result) { return result.out.substr(result.out.find("weights ")); }
 
-std::string contents(const std::string& path) {
-  std::ostringstream text;
-  text << std::ifstream(path).rdbuf();
-  return text.str();
-}
-
 TEST(Profile, the_first_iteration_of_the_next_run_is_planned) {
   const TempDir folder;
   const auto first = run(folder.file("profile"), {});
@@ -56,32 +48,32 @@ TEST(Profile, the_first_iteration_of_the_next_run_is_planned) {
 TEST(Profile, of_another_program_is_refused_with_one_line_and_replaced) {
   const TempDir folder;
   const auto first = run(folder.file("profile"), {});
-  const std::string before = contents(folder.file("profile"));
+  const std::string before = read_file(folder.file("profile"));
   const auto other = run(folder.file("profile"), {"--layers", "6", "--mib", "12"});
   ASSERT_TRUE(other.succeeded()) << other.describe();
   EXPECT_THAT(other.err, HasSubstr("does not match: launch "));
   EXPECT_EQ(std::count(other.err.begin(), other.err.end(), '\n'), 1) << other.err;
-  EXPECT_NE(contents(folder.file("profile")), before);
+  EXPECT_NE(read_file(folder.file("profile")), before);
 }
 
 TEST(Profile, that_is_cut_off_is_refused_and_replaced) {
   const TempDir folder;
   run(folder.file("profile"), {});
-  const std::string whole = contents(folder.file("profile"));
-  std::ofstream(folder.file("profile")) << whole.substr(0, whole.size() / 2);
+  const std::string whole = read_file(folder.file("profile"));
+  write_file(folder.file("profile"), whole.substr(0, whole.size() / 2));
   const auto result = run(folder.file("profile"), {});
   EXPECT_THAT(result.err, HasSubstr("is not used: line "));
   EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
-  EXPECT_EQ(contents(folder.file("profile")), whole);
+  EXPECT_EQ(read_file(folder.file("profile")), whole);
 }
 
 TEST(Profile, a_file_that_is_none_is_left_as_it_is) {
   const TempDir folder;
-  std::ofstream(folder.file("thesis")) << "Chapter 1\n";
+  write_file(folder.file("thesis"), "Chapter 1\n");
   const auto result = run(folder.file("thesis"), {});
   ASSERT_TRUE(result.succeeded()) << result.describe();
   EXPECT_THAT(result.err, HasSubstr("is not used and left as it is"));
-  EXPECT_EQ(contents(folder.file("thesis")), "Chapter 1\n");
+  EXPECT_EQ(read_file(folder.file("thesis")), "Chapter 1\n");
 }
 
 TEST(Profile, that_cannot_be_written_costs_a_line_and_nothing_else) {

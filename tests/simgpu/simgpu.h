@@ -75,9 +75,9 @@ void simgpu_foretell(unsigned long long* last_launch_ns, double* h2d_bytes_per_s
 
 /* Figures since cuInit, over all devices; zero before it. The last line of SIMGPU_LOG has them under the same names.
  * live_*: created and not yet destroyed; modules include libraries, graphs include executable ones.
- * h2d_*, d2h_*: bytes over the link by cause. user: prefetches. demand: faults. coherence: the CPU's accesses, and
- * writes that end read duplication. *_after_discard: hazards, regions of 64 KiB. calls: counted with SIMGPU_LOG or
- * SIMGPU_FAIL set. */
+ * h2d_*, d2h_*: bytes over the link by cause. user: prefetches. demand: faults, and what access counters bring.
+ * coherence: the CPU's accesses, and writes that end read duplication. *_after_discard: hazards, regions of 64 KiB.
+ * calls: counted with SIMGPU_LOG or SIMGPU_FAIL set. */
 #define SIMGPU_FIGURES(FIGURE)                                                                                        \
   FIGURE(live_allocations)                                                                                            \
   FIGURE(live_host_allocations) FIGURE(live_streams) FIGURE(live_events) FIGURE(live_contexts) FIGURE(live_modules)   \

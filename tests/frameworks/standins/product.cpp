@@ -84,7 +84,6 @@ Operand vector(const void* address, std::uint64_t bytes, int kind) noexcept {
   return {bytes == 0 ? 0 : reinterpret_cast<std::uint64_t>(address), bytes, static_cast<std::uint64_t>(kind)};
 }
 Operand reads(const Matrix& matrix) noexcept { return operand(matrix, SIMGPU_READ); }
-Operand writes(const Matrix& matrix) noexcept { return operand(matrix, SIMGPU_WRITE); }
 Operand updates(const Matrix& matrix) noexcept { return operand(matrix, SIMGPU_READ_WRITE); }
 
 std::uint64_t operations_per_ns(cudaDataType type) noexcept {

@@ -28,7 +28,6 @@ struct Matrix {
 [[nodiscard]] std::uint64_t extent_bytes(const Matrix& matrix) noexcept;
 
 [[nodiscard]] Operand reads(const Matrix& matrix) noexcept;
-[[nodiscard]] Operand writes(const Matrix& matrix) noexcept;
 [[nodiscard]] Operand updates(const Matrix& matrix) noexcept;
 [[nodiscard]] Operand vector(const void* address, std::uint64_t bytes, int kind) noexcept;
 

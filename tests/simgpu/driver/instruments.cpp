@@ -68,7 +68,7 @@ simgpu_stats collect() {
     figures.kernels += device.kernels;
     figures.h2d_user_bytes += h2d(device, Cause::kUser);
     figures.h2d_coherence_bytes += h2d(device, Cause::kCoherence);
-    figures.h2d_demand_bytes += h2d(device, Cause::kDemand);
+    figures.h2d_demand_bytes += h2d(device, Cause::kDemand) + h2d(device, Cause::kAccessCounters);
     figures.h2d_copy_bytes += h2d(device, Cause::kCopy);
     figures.h2d_remote_bytes += h2d(device, Cause::kRemote);
     figures.d2h_user_bytes += d2h(device, Cause::kUser);
@@ -168,11 +168,8 @@ __attribute__((visibility("default"))) void simgpu_sleep_ns(unsigned long long n
 
 __attribute__((visibility("default"))) void simgpu_host_access(uint64_t address, size_t bytes, int kind) {
   if (!is_ready()) return;
-  const AccessKind access = kind == SIMGPU_READ    ? AccessKind::kRead
-                            : kind == SIMGPU_WRITE ? AccessKind::kWrite
-                                                   : AccessKind::kReadWrite;
   // Elsewhere than in managed memory the model has nothing to tell: the address is the caller's.
-  static_cast<void>(driver().model->host_access({address, bytes, access}));
+  static_cast<void>(driver().model->host_access({address, bytes, access_kind(kind)}));
 }
 
 __attribute__((visibility("default"))) unsigned long long simgpu_host_available_bytes(void) {

@@ -203,6 +203,17 @@ CUresult submit(Stream& stream, Work work) {
   return execute(work, stream.id);
 }
 
+AccessKind access_kind(int simgpu_kind) {
+  switch (simgpu_kind) {
+    case SIMGPU_READ:
+      return AccessKind::kRead;
+    case SIMGPU_WRITE:
+      return AccessKind::kWrite;
+    default:
+      return AccessKind::kReadWrite;
+  }
+}
+
 std::uint64_t last_kernel_ns() { return t_last_kernel_ns; }
 
 }  // namespace hmshim::simgpu
@@ -222,10 +233,7 @@ __attribute__((visibility("default"))) void simgpu_note_tensor(uint64_t address,
 
 __attribute__((visibility("default"))) void simgpu_touch(simgpu_footprint* footprint, uint64_t address, uint64_t bytes,
                                                          int kind) {
-  const AccessKind access = kind == SIMGPU_READ    ? AccessKind::kRead
-                            : kind == SIMGPU_WRITE ? AccessKind::kWrite
-                                                   : AccessKind::kReadWrite;
-  footprint->accesses.push_back({address, bytes, access});
+  footprint->accesses.push_back({address, bytes, access_kind(kind)});
 }
 
 __attribute__((visibility("default"))) void simgpu_set_duration_ns(simgpu_footprint* footprint, int64_t duration_ns) {

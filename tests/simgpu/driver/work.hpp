@@ -92,6 +92,9 @@ template <class Given>
 // CU_STREAM_LEGACY and NULL, CU_STREAM_PER_THREAD, or a created stream; nullptr for anything else.
 [[nodiscard]] Stream* find_stream(CUstream handle);
 
+/// Of SIMGPU_READ and its like.
+[[nodiscard]] AccessKind access_kind(int simgpu_kind);
+
 /// Duration of the calling thread's last kernel, as its footprint says it; 0 where it does not.
 [[nodiscard]] std::uint64_t last_kernel_ns();
 

@@ -6,7 +6,6 @@
 #include <filesystem>
 #include <fstream>
 #include <random>
-#include <sstream>
 
 #include "tests/support/guest_process.hpp"
 
@@ -21,12 +20,6 @@ LearnedPattern pattern() {
   iteration->extents = {{4 * policy::kBlockBytes, policy::kPersistent, 0, 5},
                         {policy::kBlockBytes, 0, 1, policy::kNoExtent}};
   return {3, iteration, {400'125, 1}};
-}
-
-std::string contents(const std::string& path) {
-  std::ostringstream text;
-  text << std::ifstream(path).rdbuf();
-  return text.str();
 }
 
 TEST(PatternFile, what_is_written_is_read) {
@@ -103,16 +96,16 @@ TEST(PatternFile, only_what_is_a_profile_of_a_known_schema_may_be_replaced) {
 
 TEST(PatternFile, a_link_stays_one_and_what_it_leads_to_is_replaced) {
   const support::TempDir folder;
-  std::ofstream(folder.file("profile")) << "old";
+  support::write_file(folder.file("profile"), "old");
   std::filesystem::create_symlink("profile", folder.file("link"));
   EXPECT_EQ(save_patterns(folder.file("link"), std::vector{pattern()}), "");
   EXPECT_TRUE(std::filesystem::is_symlink(folder.file("link")));
-  EXPECT_EQ(contents(folder.file("profile")), write_patterns(std::vector{pattern()}));
+  EXPECT_EQ(support::read_file(folder.file("profile")), write_patterns(std::vector{pattern()}));
 }
 
 TEST(PatternFile, a_file_that_is_missing_or_empty_has_no_patterns_and_may_be_written) {
   const support::TempDir folder;
-  std::ofstream(folder.file("empty"));
+  support::write_file(folder.file("empty"), "");
   for (const std::string& path : {folder.file("missing"), folder.file("empty")}) {
     const PatternFile file = load_patterns(path);
     EXPECT_EQ(file.refusal, "");
@@ -142,7 +135,7 @@ TEST(PatternFile, is_written_whole_or_not_at_all) {
   EXPECT_NE(save_patterns(folder.file("folder"), std::vector{pattern()}), "");
   for (const auto& entry : std::filesystem::directory_iterator(folder.file("")))
     EXPECT_TRUE(entry.path().filename() == "profile" || entry.path().filename() == "folder") << entry.path();
-  EXPECT_EQ(contents(path), write_patterns(std::vector{pattern(), pattern()}));
+  EXPECT_EQ(support::read_file(path), write_patterns(std::vector{pattern(), pattern()}));
 }
 
 }  // namespace
