@@ -30,7 +30,7 @@ Launches random_iteration(std::uint64_t extents) {
 void play(benchmark::State& state, std::uint64_t budget_share_percent) {
   const auto extents = static_cast<std::uint64_t>(state.range(0));
   Engine engine({.policy = "on_demand", .budget_bytes = extents * kBlockBytes * budget_share_percent / 100});
-  for (ExtentId id = 0; id < extents; ++id) engine.allocated({id, kBlockBytes, id});
+  for (ExtentId id = 0; id < extents; ++id) engine.allocated({id, kBlockBytes});
   const Launches iteration = random_iteration(extents);
   Actions actions;
   Tick tick = 0;

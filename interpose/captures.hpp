@@ -20,9 +20,7 @@ class Captures {
   // Whether work on `stream` is recorded instead of run. A driver that will not say (the legacy stream while a blocking
   // one is captured) refuses the work as well.
   [[nodiscard]] bool holds(CUstream stream, const uvm::DriverApi& driver) const noexcept {
-    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-    return are_running() &&
-           (driver.cuStreamIsCapturing(stream, &status) != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE);
+    return are_running() && uvm::may_be_capturing(driver, stream);
   }
 
   // After a call that began a capture, successfully.

@@ -118,12 +118,9 @@ void EngineHost::allocated(const uvm::Allocation& allocation) {
   note_allocated(device, allocation);
 }
 
-// Size and ordinal tell the allocations of one iteration from each other and find them again in the next: frameworks
-// allocate from few call sites, and addresses move.
 policy::Allocated EngineHost::event_of(const uvm::Allocation& allocation) {
-  const std::uint64_t ordinal = devices_[allocation.device].allocations++;
-  return {allocation.extent, policy::round_up_to_block(allocation.bytes),
-          allocation.bytes * 0x9E3779B97F4A7C15ULL + ordinal};
+  ++devices_[allocation.device].allocations;
+  return {allocation.extent, policy::round_up_to_block(allocation.bytes)};
 }
 
 void EngineHost::retired(const uvm::Allocation& allocation) {
@@ -153,7 +150,7 @@ void EngineHost::reshaped(std::span<const policy::ExtentId> before, std::span<co
   }
   std::vector<policy::Allocated> parts;
   for (const uvm::Allocation& part : after) {
-    parts.push_back({part.extent, policy::round_up_to_block(part.bytes), 0});
+    parts.push_back({part.extent, policy::round_up_to_block(part.bytes)});
     hints_->set(part.extent, ordinal, is_resident);
   }
   devices_[ordinal].engine->reshaped(before, parts);

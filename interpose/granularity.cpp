@@ -59,15 +59,10 @@ GranularityChoice& first_choice() noexcept {
 std::atomic<GranularityChoice*> applied{nullptr};
 Granularity wanted_by_user = Granularity::Auto;
 
-void note_found(GranularityChoice& choice) {
-  for (std::size_t i = 0; i < kVariables.size(); ++i) choice.found[i] = value_of(environ, kVariables[i]).value_or("");
-}
-
-bool is_of_environment(const GranularityChoice& choice) noexcept {
-  for (std::size_t i = 0; i < kVariables.size(); ++i) {
-    if (choice.found[i] != value_of(environ, kVariables[i]).value_or("")) return false;
-  }
-  return true;
+decltype(GranularityChoice::found) found_in(const char* const* environment) {
+  decltype(GranularityChoice::found) found;
+  for (std::size_t i = 0; i < kVariables.size(); ++i) found[i] = value_of(environment, kVariables[i]).value_or("");
+  return found;
 }
 
 }  // namespace
@@ -119,7 +114,7 @@ void apply_granularity() noexcept try {
   }
   wanted_by_user = config.granularity;
   first_choice() = choose_granularity(config.granularity, environ);
-  note_found(first_choice());
+  first_choice().found = found_in(environ);
   applied = &first_choice();
 } catch (...) {
   // No memory this early: the framework keeps its own allocator.
@@ -133,10 +128,10 @@ const GranularityChoice& granularity_of_process() noexcept {
 char* allocator_variable(const char* name) noexcept try {
   GranularityChoice* choice = applied.load(std::memory_order_acquire);
   if (choice == nullptr || std::ranges::find(kVariables, name) == kVariables.end()) return nullptr;
-  if (!is_of_environment(*choice)) {
+  if (choice->found != found_in(environ)) {
     // Never freed: what getenv has returned may be in use. Threads that come here at once each make the same.
     auto fresh = std::make_unique<GranularityChoice>(choose_granularity(wanted_by_user, environ));
-    note_found(*fresh);
+    fresh->found = found_in(environ);
     choice = fresh.release();
     applied.store(choice, std::memory_order_release);
   }

@@ -12,7 +12,6 @@ namespace hmshim::interpose {
 
 namespace {
 
-// A kernel by itself, whatever its handle: a graph made anew names the same function.
 std::uint64_t mix(std::uint64_t hash, std::uint64_t word) noexcept {
   hash = (hash ^ word) * 0x9E3779B97F4A7C15ULL;
   return hash ^ hash >> 29;
@@ -23,17 +22,6 @@ void add_words(const void* data, std::size_t words, std::vector<std::uint64_t>& 
     std::uint64_t word;
     std::memcpy(&word, static_cast<const unsigned char*>(data) + at * sizeof word, sizeof word);
     if (word != 0) out.push_back(word);
-  }
-}
-
-void add_words(const ParamLayout& layout, void** kernel_params, void** extra, std::vector<std::uint64_t>& out) {
-  const std::span<const unsigned char> packed = packed_params(extra);
-  for (const PointerParam& param : layout.params) {
-    if (kernel_params != nullptr) {
-      add_words(kernel_params[param.index], param.words, out);
-    } else if (param.offset + std::size_t{param.words} * sizeof(std::uint64_t) <= packed.size()) {
-      add_words(packed.data() + param.offset, param.words, out);
-    }
   }
 }
 
@@ -57,6 +45,7 @@ Graphs::Node Graphs::node_of(const CUDA_KERNEL_NODE_PARAMS& params) const {
     if (!asked) return Node::unknown();
     layout = &*asked;
   }
+  // A kernel by itself, whatever its handle: a graph made anew names the same function.
   node.signature = mix(mix(layout->kernel, params.gridDimX | std::uint64_t{params.gridDimY} << 32),
                        params.gridDimZ | std::uint64_t{params.blockDimX} << 32);
   Touched touched;
@@ -66,7 +55,8 @@ Graphs::Node Graphs::node_of(const CUDA_KERNEL_NODE_PARAMS& params) const {
     if (const auto allocation = allocations_.lookup_extent(extent)) node.bases.push_back(allocation->base);
   }
   node.named = node.bases;
-  add_words(*layout, params.kernelParams, params.extra, node.named);
+  for_each_param(*layout, params.kernelParams, params.extra,
+                 [&](const void* data, std::uint32_t words) { add_words(data, words, node.named); });
   return node;
 }
 
@@ -175,7 +165,7 @@ void Graphs::memset_changed(CUgraphExec exec, CUgraphNode node, const CUDA_MEMSE
 }
 
 // The nodes of the child that was there before stay: which they were is not known any more. They cost a touch too many.
-void Graphs::child_changed(CUgraphExec exec, CUgraphNode, CUgraph child) {
+void Graphs::child_changed(CUgraphExec exec, CUgraph child) {
   Nodes nodes;
   read(child, nodes);
   for (auto& [handle, node] : nodes) replace(exec, handle, std::move(node));

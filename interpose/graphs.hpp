@@ -45,7 +45,7 @@ class Graphs {
   void kernel_changed(CUgraphExec exec, CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS& params);
   void copy_changed(CUgraphExec exec, CUgraphNode node, const CUDA_MEMCPY3D& params);
   void memset_changed(CUgraphExec exec, CUgraphNode node, const CUDA_MEMSET_NODE_PARAMS& params);
-  void child_changed(CUgraphExec exec, CUgraphNode node, CUgraph child);
+  void child_changed(CUgraphExec exec, CUgraph child);
   // Before the driver does it: another thread may be given the same handle afterwards.
   void destroyed(CUgraphExec exec);
 

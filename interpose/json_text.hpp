@@ -1,4 +1,4 @@
-// JSON that the library writes: it has no reader and no need of one.
+// Text for the JSON that the library writes.
 #pragma once
 
 #include <string>

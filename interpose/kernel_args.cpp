@@ -24,6 +24,43 @@ std::uint64_t content_hash(const ParamLayout& layout) noexcept {
 
 // FNV-1a of the name; of the handle where there is none.
 std::uint64_t ask_identity(const void* handle, HandleKind kind, const uvm::DriverApi& driver) {
+  const char* name = ask_name(handle, kind, driver);
+  if (name == nullptr) return reinterpret_cast<std::uintptr_t>(handle);
+  std::uint64_t hash = 0xCBF29CE484222325;
+  for (; *name != '\0'; ++name) hash = (hash ^ static_cast<unsigned char>(*name)) * 0x100000001B3;
+  return hash;
+}
+
+// Adds what `words` 8-byte words at `data` point to.
+void collect_words(const void* data, std::size_t words, const uvm::AllocationTable& table, Touched& out) noexcept {
+  const auto* bytes = static_cast<const unsigned char*>(data);
+  const auto [low, span] = table.window();
+  const auto word_at = [bytes](std::size_t at) noexcept {
+    std::uint64_t word;
+    std::memcpy(&word, bytes + at * sizeof word, sizeof word);
+    return word;
+  };
+  const auto test = [&, low = low, span = span](std::uint64_t word) noexcept {
+    if (word - low >= span) return;
+    if (const uvm::Hit hit = table.find(word); hit.extent != policy::kNoExtent) out.add(hit);
+  };
+  // Most words of a large struct are sizes and strides: four at a time are dismissed by one branch.
+  std::size_t at = 0;
+  for (; at + 4 <= words; at += 4) {
+    const std::uint64_t a = word_at(at), b = word_at(at + 1), c = word_at(at + 2), d = word_at(at + 3);
+    if ((a - low < span) | (b - low < span) | (c - low < span) | (d - low < span)) {
+      test(a);
+      test(b);
+      test(c);
+      test(d);
+    }
+  }
+  for (; at < words; ++at) test(word_at(at));
+}
+
+}  // namespace
+
+const char* ask_name(const void* handle, HandleKind kind, const uvm::DriverApi& driver) noexcept {
   const char* name = nullptr;
   CUresult result = CUDA_ERROR_NOT_SUPPORTED;
   if (kind == HandleKind::Kernel && driver.cuKernelGetName != nullptr) {
@@ -31,13 +68,8 @@ std::uint64_t ask_identity(const void* handle, HandleKind kind, const uvm::Drive
   } else if (kind == HandleKind::Function && driver.cuFuncGetName != nullptr) {
     result = driver.cuFuncGetName(&name, static_cast<CUfunction>(const_cast<void*>(handle)));
   }
-  if (result != CUDA_SUCCESS || name == nullptr) return reinterpret_cast<std::uintptr_t>(handle);
-  std::uint64_t hash = 0xCBF29CE484222325;
-  for (; *name != '\0'; ++name) hash = (hash ^ static_cast<unsigned char>(*name)) * 0x100000001B3;
-  return hash;
+  return result == CUDA_SUCCESS ? name : nullptr;
 }
-
-}  // namespace
 
 // Every parameter in turn; CUDA_ERROR_INVALID_VALUE past the last one ends the list (cuda.h, cuFuncGetParamInfo).
 std::optional<ParamLayout> ask_layout(const void* handle, HandleKind kind, const uvm::DriverApi& driver) {
@@ -179,32 +211,6 @@ void KernelLayouts::publish(std::uintptr_t handle, const ParamLayout* layout) {
   publish(handle, layout);
 }
 
-void collect_words(const void* data, std::size_t words, const uvm::AllocationTable& table, Touched& out) noexcept {
-  const auto* bytes = static_cast<const unsigned char*>(data);
-  const auto [low, span] = table.window();
-  const auto word_at = [bytes](std::size_t at) noexcept {
-    std::uint64_t word;
-    std::memcpy(&word, bytes + at * sizeof word, sizeof word);
-    return word;
-  };
-  const auto test = [&, low = low, span = span](std::uint64_t word) noexcept {
-    if (word - low >= span) return;
-    if (const uvm::Hit hit = table.find(word); hit.extent != policy::kNoExtent) out.add(hit);
-  };
-  // Most words of a large struct are sizes and strides: four at a time are dismissed by one branch.
-  std::size_t at = 0;
-  for (; at + 4 <= words; at += 4) {
-    const std::uint64_t a = word_at(at), b = word_at(at + 1), c = word_at(at + 2), d = word_at(at + 3);
-    if ((a - low < span) | (b - low < span) | (c - low < span) | (d - low < span)) {
-      test(a);
-      test(b);
-      test(c);
-      test(d);
-    }
-  }
-  for (; at < words; ++at) test(word_at(at));
-}
-
 std::span<const unsigned char> packed_params(void** extra) noexcept {
   const unsigned char* buffer = nullptr;
   std::size_t bytes = 0;
@@ -222,16 +228,8 @@ std::span<const unsigned char> packed_params(void** extra) noexcept {
 
 void collect_launch(const ParamLayout& layout, void** kernel_params, void** extra, const uvm::AllocationTable& table,
                     Touched& out) noexcept {
-  if (kernel_params != nullptr) {
-    for (const PointerParam& param : layout.params) collect_words(kernel_params[param.index], param.words, table, out);
-    return;
-  }
-  const std::span<const unsigned char> packed = packed_params(extra);
-  for (const PointerParam& param : layout.params) {
-    // A buffer shorter than the layout is the guest's error to be told by the driver; nothing past its end is read.
-    if (param.offset + std::size_t{param.words} * sizeof(std::uint64_t) > packed.size()) continue;
-    collect_words(packed.data() + param.offset, param.words, table, out);
-  }
+  for_each_param(layout, kernel_params, extra,
+                 [&](const void* data, std::uint32_t words) { collect_words(data, words, table, out); });
 }
 
 }  // namespace hmshim::interpose

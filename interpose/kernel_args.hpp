@@ -42,6 +42,9 @@ struct ParamLayout {
 // Asks the driver; nothing where it does not answer. May throw std::bad_alloc.
 [[nodiscard]] std::optional<ParamLayout> ask_layout(const void* handle, HandleKind kind, const uvm::DriverApi& driver);
 
+// What the driver calls a kernel; null where it does not tell (before CUDA 12.3).
+[[nodiscard]] const char* ask_name(const void* handle, HandleKind kind, const uvm::DriverApi& driver) noexcept;
+
 // Handle → parameter layout. find() is lock-free: it runs at every launch.
 class KernelLayouts {
  public:
@@ -112,11 +115,23 @@ class Touched {
   policy::ExtentId extents_[policy::kMaxTouched];
 };
 
-// Adds what `words` 8-byte words at `data` point to.
-void collect_words(const void* data, std::size_t words, const uvm::AllocationTable& table, Touched& out) noexcept;
-
 // The buffer of a launch's `extra`; empty where there is none.
 [[nodiscard]] std::span<const unsigned char> packed_params(void** extra) noexcept;
+
+// Calls visit(data, words) for each parameter of a launch. A buffer shorter than the layout is the guest's error to be
+// told by the driver; nothing past its end is read.
+template <class Visit>
+void for_each_param(const ParamLayout& layout, void** kernel_params, void** extra, Visit&& visit) {
+  if (kernel_params != nullptr) {
+    for (const PointerParam& param : layout.params) visit(kernel_params[param.index], param.words);
+    return;
+  }
+  const std::span<const unsigned char> packed = packed_params(extra);
+  for (const PointerParam& param : layout.params) {
+    if (param.offset + std::size_t{param.words} * sizeof(std::uint64_t) <= packed.size())
+      visit(static_cast<const void*>(packed.data() + param.offset), param.words);
+  }
+}
 
 // Adds what a launch names. Exactly one of `kernel_params` and `extra` is set (CUDA driver API, cuLaunchKernel); with
 // neither the kernel takes none.

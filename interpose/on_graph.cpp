@@ -31,6 +31,21 @@ CUresult changed(CUresult result, Note&& note) noexcept {
   return result;
 }
 
+// What the library looks at, of the parameters of any version.
+template <class Params>
+CUDA_KERNEL_NODE_PARAMS kernel_node(const Params& params, CUkernel kern) noexcept {
+  CUDA_KERNEL_NODE_PARAMS node{};
+  node.func = params.func;
+  node.kern = kern;
+  node.gridDimX = params.gridDimX;
+  node.gridDimY = params.gridDimY;
+  node.gridDimZ = params.gridDimZ;
+  node.blockDimX = params.blockDimX;
+  node.kernelParams = params.kernelParams;
+  node.extra = params.extra;
+  return node;
+}
+
 // What it returns lasts as long as the launch.
 TraceRecorder::Running announce(CUgraphExec exec, CUstream stream) {
   Shim& shim = Shim::get();
@@ -119,17 +134,7 @@ CUresult on_cuGraphExecUpdate_v2(CUgraphExec exec, CUgraph graph, CUgraphExecUpd
 CUresult on_cuGraphExecKernelNodeSetParams(CUgraphExec exec, CUgraphNode node,
                                            const CUDA_KERNEL_NODE_PARAMS_v1* params) {
   const CUresult result = real().cuGraphExecKernelNodeSetParams(exec, node, params);
-  return changed(result, [&](Graphs& graphs) {
-    CUDA_KERNEL_NODE_PARAMS newer{};
-    newer.func = params->func;
-    newer.gridDimX = params->gridDimX;
-    newer.gridDimY = params->gridDimY;
-    newer.gridDimZ = params->gridDimZ;
-    newer.blockDimX = params->blockDimX;
-    newer.kernelParams = params->kernelParams;
-    newer.extra = params->extra;
-    graphs.kernel_changed(exec, node, newer);
-  });
+  return changed(result, [&](Graphs& graphs) { graphs.kernel_changed(exec, node, kernel_node(*params, nullptr)); });
 }
 CUresult on_cuGraphExecKernelNodeSetParams_v2(CUgraphExec exec, CUgraphNode node,
                                               const CUDA_KERNEL_NODE_PARAMS* params) {
@@ -148,23 +153,13 @@ CUresult on_cuGraphExecMemsetNodeSetParams(CUgraphExec exec, CUgraphNode node, c
 }
 CUresult on_cuGraphExecChildGraphNodeSetParams(CUgraphExec exec, CUgraphNode node, CUgraph child) {
   return changed(real().cuGraphExecChildGraphNodeSetParams(exec, node, child),
-                 [&](Graphs& graphs) { graphs.child_changed(exec, node, child); });
+                 [&](Graphs& graphs) { graphs.child_changed(exec, child); });
 }
 CUresult on_cuGraphExecNodeSetParams(CUgraphExec exec, CUgraphNode node, CUgraphNodeParams* params) {
   return changed(real().cuGraphExecNodeSetParams(exec, node, params), [&](Graphs& graphs) {
     switch (params->type) {
-      case CU_GRAPH_NODE_TYPE_KERNEL: {
-        CUDA_KERNEL_NODE_PARAMS kernel{};
-        kernel.func = params->kernel.func;
-        kernel.kern = params->kernel.kern;
-        kernel.gridDimX = params->kernel.gridDimX;
-        kernel.gridDimY = params->kernel.gridDimY;
-        kernel.gridDimZ = params->kernel.gridDimZ;
-        kernel.blockDimX = params->kernel.blockDimX;
-        kernel.kernelParams = params->kernel.kernelParams;
-        kernel.extra = params->kernel.extra;
-        return graphs.kernel_changed(exec, node, kernel);
-      }
+      case CU_GRAPH_NODE_TYPE_KERNEL:
+        return graphs.kernel_changed(exec, node, kernel_node(params->kernel, params->kernel.kern));
       case CU_GRAPH_NODE_TYPE_MEMCPY:
         return graphs.copy_changed(exec, node, params->memcpy.copyParams);
       case CU_GRAPH_NODE_TYPE_MEMSET: {
@@ -173,7 +168,7 @@ CUresult on_cuGraphExecNodeSetParams(CUgraphExec exec, CUgraphNode node, CUgraph
         return graphs.memset_changed(exec, node, memset);
       }
       case CU_GRAPH_NODE_TYPE_GRAPH:
-        return graphs.child_changed(exec, node, params->graph.graph);
+        return graphs.child_changed(exec, params->graph.graph);
       default:
         return;
     }

@@ -14,7 +14,7 @@ namespace hmshim::interpose {
 
 namespace {
 
-bool names_ours(CUdeviceptr address) noexcept { return Shim::get().find_ours(address).has_value(); }
+bool names_ours(CUdeviceptr address) noexcept { return Shim::get().is_ours(address); }
 
 bool any_names_ours(const CUdeviceptr* addresses, std::size_t count) noexcept {
   return addresses != nullptr && std::any_of(addresses, addresses + count, names_ours);
@@ -37,8 +37,8 @@ std::size_t within_budget(std::size_t bytes, std::uint64_t budget_bytes) noexcep
   return budget_bytes;
 }
 
-// How many ranges of a batch are passed on: as many as fit the budget of each one's destination, and at least one,
-// since an empty batch is an error. Left to the driver whole when it is not well formed.
+// How many ranges of a batch are passed on: as many as fit, together, the budget of the last one's destination, and at
+// least one, since an empty batch is an error. Left to the driver whole when it is not well formed.
 std::size_t within_budget(std::span<const std::size_t> sizes, std::span<const CUmemLocation> locations,
                           const std::size_t* first_of_location) noexcept {
   std::uint64_t prefetched_bytes = 0;

@@ -1,13 +1,9 @@
 // Allocations, frees, and what the guest is told about memory.
-#include <fmt/format.h>
-
 #include <algorithm>
-#include <new>
 #include <optional>
 
 #include "interpose/handlers.hpp"
 #include "interpose/in_shim.hpp"
-#include "interpose/log.hpp"
 #include "interpose/real_driver.hpp"
 #include "interpose/shim.hpp"
 
@@ -105,14 +101,7 @@ CUresult allocate(CUdeviceptr* address, std::size_t bytes, Pass&& pass) {
     if (uvm::TensorPool* pool = shim.pools.current(); pool != nullptr && pool->trim(0) == CUDA_SUCCESS)
       allocation = shim.backing.allocate(bytes, owner->device, owner->context, backing);
   }
-  if (!allocation) {
-    log(LogLevel::Info, [&] {
-      return fmt::format("allocation of {} bytes refused: {}", bytes, uvm::to_string(allocation.error().reason));
-    });
-    // Not the driver's error and not the program's limit: the driver shall say itself.
-    if (allocation.error().reason == uvm::Reason::TableRefused) throw std::bad_alloc();
-    return allocation.error().code;
-  }
+  if (!allocation) return refused(bytes, allocation.error());
   note_allocated(shim, *allocation);
   if (is_excluded)
     contain([&] {

@@ -43,11 +43,6 @@ void answer_as_device_memory(CUpointer_attribute attribute, const uvm::Allocatio
 // The driver still has memory that the guest has freed into a pool: it is asked about no memory at all.
 CUdeviceptr for_driver(CUdeviceptr address) noexcept { return Shim::get().is_freed(address) ? 0 : address; }
 
-// What the driver says of a range that is not managed (cuda.h, cuMemRangeGetAttribute).
-bool is_in_the_place_of_device_memory(CUdeviceptr address) noexcept {
-  return Shim::get().find_ours(address).has_value();
-}
-
 }  // namespace
 
 CUresult on_cuPointerGetAttribute(void* data, CUpointer_attribute attribute, CUdeviceptr address) {
@@ -80,15 +75,17 @@ CUresult on_cuMemGetAddressRange_v2(CUdeviceptr* base, size_t* bytes, CUdevicept
   return result;
 }
 
+// Of a range that is not managed the driver says that the value is invalid (cuda.h).
+
 CUresult on_cuMemRangeGetAttribute(void* data, size_t data_bytes, CUmem_range_attribute attribute, CUdeviceptr address,
                                    size_t bytes) {
-  if (is_in_the_place_of_device_memory(address)) return CUDA_ERROR_INVALID_VALUE;
+  if (Shim::get().is_ours(address)) return CUDA_ERROR_INVALID_VALUE;
   return real().cuMemRangeGetAttribute(data, data_bytes, attribute, address, bytes);
 }
 
 CUresult on_cuMemRangeGetAttributes(void** data, size_t* data_bytes, CUmem_range_attribute* attributes, size_t count,
                                     CUdeviceptr address, size_t bytes) {
-  if (is_in_the_place_of_device_memory(address)) return CUDA_ERROR_INVALID_VALUE;
+  if (Shim::get().is_ours(address)) return CUDA_ERROR_INVALID_VALUE;
   return real().cuMemRangeGetAttributes(data, data_bytes, attributes, count, address, bytes);
 }
 

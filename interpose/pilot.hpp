@@ -1,8 +1,8 @@
 // Flies one device: learns its iteration, has it planned, and carries the plan out beside the program.
 //
 // Threads, all of the library's own and started with the first plan: the planner; the conductor, who follows the
-// device's progress and opens the gates; and one migrator per direction. They share the pilot's lock with the guest's
-// launches and make no driver call while they hold it.
+// device's progress and opens the gates; and the migrators, one that fetches and two that write back. They share the
+// pilot's lock with the guest's launches and make no driver call while they hold it.
 //
 // The program reports and waits through words in its own streams (uvm/progress.hpp): a step's end is reported when the
 // next one is enqueued, and a step that is not open yet when it is enqueued waits at the gate. Whatever happens - the

@@ -153,13 +153,13 @@ Shim::Shim(Config config_read, const uvm::DriverApi& driver_resolved, std::vecto
       report(output_path(config.report), config.summary, getpid()),
       trace(driver, captures, output_path(config.trace), program_invocation_short_name),
       engines(driver, migrator, report, config.policy, budgets_of(devices), config.discard),
-      profile_path_(output_path(config.profile)) {
+      profile_path_(config.policy == "learned" ? output_path(config.profile) : "") {
   engines.discard_by(pools);
   read_profile();
 }
 
 void Shim::read_profile() {
-  if (profile_path_.empty() || config.policy != "learned") return;
+  if (profile_path_.empty()) return;
   const PatternFile file = load_patterns(profile_path_);
   may_write_profile_ = file.is_ours;
   if (!file.refusal.empty()) {
@@ -173,7 +173,7 @@ void Shim::read_profile() {
 
 // Where nothing has been learned, what is there stays.
 void Shim::write_profile() {
-  if (profile_path_.empty() || config.policy != "learned") return;
+  if (profile_path_.empty()) return;
   if (const std::string disproof = engines.disproof(); !disproof.empty())
     log(LogLevel::Warn, [&] { return fmt::format("HMSHIM_PROFILE={} does not match: {}", profile_path_, disproof); });
   const std::vector<LearnedPattern> patterns = engines.patterns();
@@ -322,6 +322,7 @@ void Shim::finish() noexcept {
     engines.end();
     trace.finish();
     write_profile();
+    if (!report.is_open()) return;  // what follows looks through every object of the process
     std::vector<HookTally> hooks;
     for (std::size_t id = 0; id < kHookCount; ++id) {
       hooks.push_back({kHookSymbols[id], hook_hits(static_cast<HookId>(id)) + hook_bypasses(static_cast<HookId>(id))});

@@ -109,6 +109,7 @@ class Shim {
   // memory, or a part of a larger allocation.
   [[nodiscard]] std::optional<uvm::Allocation> find_ours(CUdeviceptr address) const noexcept;
   // Whether the guest has freed what was there and a pool keeps it.
+  [[nodiscard]] bool is_ours(CUdeviceptr address) const noexcept { return find_ours(address).has_value(); }
   [[nodiscard]] bool is_freed(CUdeviceptr address) const noexcept;
 
   // Writes the start record of a device that the guest begins to use.

@@ -46,24 +46,15 @@ std::uint64_t TensorMaps::find(const void* map) const noexcept {
 
 void TensorMaps::collect(const ParamLayout& layout, void** kernel_params, void** extra,
                          const uvm::AllocationTable& table, Touched& out) const noexcept {
-  const std::span<const unsigned char> packed =
-      kernel_params == nullptr ? packed_params(extra) : std::span<const unsigned char>{};
-  for (const PointerParam& param : layout.params) {
-    if (param.words < kWords) continue;
-    const std::size_t bytes = std::size_t{param.words} * sizeof(std::uint64_t);
-    const unsigned char* data = nullptr;
-    if (kernel_params != nullptr) {
-      data = static_cast<const unsigned char*>(kernel_params[param.index]);
-    } else if (param.offset + bytes <= packed.size()) {
-      data = packed.data() + param.offset;
-    }
-    if (data == nullptr) continue;
+  for_each_param(layout, kernel_params, extra, [&](const void* data, std::uint32_t words) {
+    const std::size_t bytes = std::size_t{words} * sizeof(std::uint64_t);
     // A descriptor is aligned to 64 bytes, and so is every struct that has one. Where the parameter lies says nothing:
     // 48 bytes behind a constant bank's 528 are aligned on the device (nvcc 13, sm_90).
     for (std::size_t at = 0; at + sizeof(CUtensorMap) <= bytes; at += kAlignment) {
-      if (const uvm::Hit hit = table.find(find(data + at)); hit.extent != policy::kNoExtent) out.add(hit);
+      const std::uint64_t address = find(static_cast<const unsigned char*>(data) + at);
+      if (const uvm::Hit hit = table.find(address); hit.extent != policy::kNoExtent) out.add(hit);
     }
-  }
+  });
 }
 
 }  // namespace hmshim::interpose

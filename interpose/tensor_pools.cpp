@@ -45,7 +45,7 @@ uvm::TensorPool* TensorPools::current() {
   CUdevice device = 0;
   if (shim_.driver.cuCtxGetDevice(&device) != CUDA_SUCCESS) return nullptr;
   const auto ordinal = static_cast<std::size_t>(device);
-  if (ordinal >= shim_.devices.size() || !shim_.devices[ordinal].capabilities.can_manage()) return nullptr;
+  if (!shim_.can_manage(device)) return nullptr;
 
   const std::lock_guard lock(mutex_);
   if (uvm::TensorPool* pool = find(context)) return pool;
@@ -95,17 +95,17 @@ void TensorPools::context_ended(std::uint64_t context) {
   }
 }
 
+CUresult refused(std::uint64_t bytes, const uvm::Error& error) {
+  log(LogLevel::Info,
+      [&] { return fmt::format("allocation of {} bytes refused: {}", bytes, uvm::to_string(error.reason)); });
+  if (error.reason == uvm::Reason::TableRefused) throw std::bad_alloc();
+  return error.code;
+}
+
 CUresult TensorPools::allocate(uvm::TensorPool& pool, CUdeviceptr* address, std::uint64_t bytes,
                                std::optional<CUstream> stream) {
   const uvm::Result<uvm::Tensor> tensor = pool.allocate(bytes, stream);
-  if (!tensor) {
-    log(LogLevel::Info, [&] {
-      return fmt::format("allocation of {} bytes refused: {}", bytes, uvm::to_string(tensor.error().reason));
-    });
-    // Not the driver's error and not the program's limit: the driver shall say itself.
-    if (tensor.error().reason == uvm::Reason::TableRefused) throw std::bad_alloc();
-    return tensor.error().code;
-  }
+  if (!tensor) return refused(bytes, tensor.error());
   *address = tensor->address;
   shim_.trace.allocated(tensor->address, bytes, tensor->extent);
   contain([&] {
@@ -190,9 +190,8 @@ bool TensorPools::is_foreign(CUmemoryPool pool) const {
 
 std::optional<std::uint16_t> TensorPools::device_of(CUmemoryPool pool) const {
   const auto managed = [this](std::size_t ordinal) {
-    return ordinal < shim_.devices.size() && shim_.devices[ordinal].capabilities.can_manage()
-               ? std::optional(static_cast<std::uint16_t>(ordinal))
-               : std::nullopt;
+    return shim_.can_manage(static_cast<CUdevice>(ordinal)) ? std::optional(static_cast<std::uint16_t>(ordinal))
+                                                            : std::nullopt;
   };
   {
     const std::lock_guard lock(mutex_);

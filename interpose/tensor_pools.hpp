@@ -22,6 +22,10 @@ namespace hmshim::interpose {
 
 class Shim;
 
+// What the guest is told of a refused allocation. Throws std::bad_alloc where it is neither the driver's error nor the
+// program's limit: the driver shall say itself.
+[[nodiscard]] CUresult refused(std::uint64_t bytes, const uvm::Error& error);
+
 class TensorPools final : public uvm::TensorObserver, public Discarder, public GraphMemory {
  public:
   explicit TensorPools(Shim& shim) : shim_(shim) {}

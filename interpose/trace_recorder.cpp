@@ -54,8 +54,6 @@ TraceRecorder::TraceRecorder(const uvm::DriverApi& driver, const Captures& captu
   }
 }
 
-TraceRecorder::~TraceRecorder() = default;
-
 void TraceRecorder::give_up() noexcept {
   is_on_ = false;
   log(LogLevel::Warn, [&] { return fmt::format("no memory for the trace: {} ends early", path_); });
@@ -181,15 +179,8 @@ std::uint32_t TraceRecorder::name_of(const void* function, KernelLayouts& kernel
     const std::lock_guard lock(mutex_);
     if (const auto known = name_of_.find(function); known != name_of_.end()) return known->second;
   }
-  const char* name = nullptr;
   const std::optional<HandleKind> kind = kernels.kind_of(function);
-  if (kind == HandleKind::Function && driver_.cuFuncGetName != nullptr) {
-    if (driver_.cuFuncGetName(&name, static_cast<CUfunction>(const_cast<void*>(function))) != CUDA_SUCCESS)
-      name = nullptr;
-  } else if (kind == HandleKind::Kernel && driver_.cuKernelGetName != nullptr) {
-    if (driver_.cuKernelGetName(&name, static_cast<CUkernel>(const_cast<void*>(function))) != CUDA_SUCCESS)
-      name = nullptr;
-  }
+  const char* name = kind ? ask_name(function, *kind, driver_) : nullptr;
   const std::lock_guard lock(mutex_);
   const std::string text = name != nullptr ? name : fmt::format("kernel {}", name_of_.size());
   const auto found = std::find(names_.begin(), names_.end(), text);

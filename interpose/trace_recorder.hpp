@@ -33,9 +33,8 @@ namespace hmshim::interpose {
 
 class TraceRecorder {
  public:
-  // `path` as expand_path() gave it, "" for none. Nothing is created before the first line is written.
+  // `path`: "" for none. Nothing is created before the first line is written.
   TraceRecorder(const uvm::DriverApi& driver, const Captures& captures, std::string path, std::string_view program);
-  ~TraceRecorder();
   TraceRecorder(const TraceRecorder&) = delete;
   TraceRecorder& operator=(const TraceRecorder&) = delete;
 

@@ -204,9 +204,9 @@ Engine::State::Bytes Engine::State::touch(const Launch& event, bool is_launch) {
       working_set_alive_bytes += extent.bytes;
     }
   }
+  lifetimes.launched(event.touched, launches, iterations.period_launches());
   // Copies belong to the iteration in which they fall but do not make one: loading a model is a long run of equal
   // copies. Launches that touch nothing of ours count a little.
-  lifetimes.launched(event.touched, launches, iterations.period_launches());
   // What a launch touches is no part of what it is recognised by: padding and unused entries of by-value structs hold
   // what was on the caller's stack, which points into live memory in one iteration and not in the next (PyTorch's
   // TensorListMetadata). Staleness, which tells layers from iterations, bears with some of that.

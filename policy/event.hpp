@@ -12,8 +12,7 @@ namespace hmshim::policy {
 // A managed allocation came into being. It is resident nowhere until first touched.
 struct Allocated {
   ExtentId extent;
-  std::uint64_t bytes;     // multiple of kBlockBytes
-  std::uint64_t identity;  // stable across iterations: size + ordinal, never the address
+  std::uint64_t bytes;  // multiple of kBlockBytes
 };
 
 // The extents one launch may name: the 8-byte words of the largest parameter buffer, 4 KiB (CUDA programming guide,

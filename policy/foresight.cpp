@@ -14,8 +14,7 @@ void Foresight::observe(const Extents& extents, const Demand& demand) {
     recording_.launches.back().duration_ns = launch.foreknowledge->last_launch_ns;
   if (begins_) {
     if (recording_.is_whole) write_book();
-    recording_.launches.clear();
-    recording_.operands.clear();
+    recording_ = {};
     recording_.is_whole = true;
     recording_.began_at = demand.ordinal;
     position_ = 0;
@@ -44,7 +43,7 @@ void Foresight::observe(const Extents& extents, const Demand& demand) {
 // What was born before the round under way is a temporary of the round before, if that one saw its birth: then the
 // operand that stands in the same place now is its successor, and both are one slot. All else that was there persists.
 void Foresight::write_book() {
-  const Recording before = std::exchange(book_, recording_);
+  const Recording before = std::exchange(book_, std::move(recording_));
   const bool is_alike = before.operands.size() == book_.operands.size();
   const auto instance = [](const Operand& operand) { return mix(operand.id) + operand.allocated_at; };
   std::unordered_map<std::uint64_t, std::uint32_t> first_before;  // instance → its first operand in the round before

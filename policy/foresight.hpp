@@ -64,10 +64,6 @@ class Foresight {
     ExtentId id;
     std::uint64_t allocated_at;
     std::uint64_t bytes;
-
-    [[nodiscard]] bool is_same_instance(const Operand& other) const noexcept {
-      return id == other.id && allocated_at == other.allocated_at;
-    }
   };
   struct Recorded {
     std::uint64_t signature;

@@ -24,8 +24,8 @@
 // for iterations until the second real one ends; an evaluation of kernels of its own, at most 64 steps apart, counts as
 // part of the iteration once seen twice; an iteration in which no four launches in a row are unique is not found.
 //
-// Cost: O(1) per launch, plus O(log period) where a repetition breaks off and at boundaries. 8 MB, allocated at
-// construction.
+// Cost: O(1) per launch, plus O(log period) where a repetition breaks off and at boundaries. 8 MB of addresses, of
+// which memory is taken as they are used.
 #pragma once
 
 #include <array>

@@ -1,7 +1,5 @@
 #include "policy/lifetimes.hpp"
 
-#include <algorithm>
-
 namespace hmshim::policy {
 
 namespace {

@@ -6,39 +6,14 @@
 namespace hmshim::policy {
 namespace {
 
-std::span<const PatternExtent> operands_before(const Iteration& iteration, LaunchIndex end) {
-  const bool is_all = end == iteration.launches.size();
-  return {iteration.operands.data(), is_all ? iteration.operands.size() : iteration.launches[end].first_operand};
-}
-
 bool are_alike(const Iteration::Extent& a, const Iteration::Extent& b) {
   const bool persists = a.born == kPersistent;
   return a.bytes == b.bytes && persists == (b.born == kPersistent) && (!persists || a.id == b.id);
 }
 
-bool begin_alike(const Iteration& a, const Iteration& b, LaunchIndex launches) {
-  const auto is_same_call = [](const Iteration::Launch& x, const Iteration::Launch& y) {
-    return x.signature == y.signature && x.stream == y.stream && x.first_operand == y.first_operand;
-  };
-  const auto is_same_extent = [&](PatternExtent x, PatternExtent y) {
-    return x == kUnplanned || y == kUnplanned || are_alike(a.extents[x], b.extents[y]);
-  };
-  const auto of_a = operands_before(a, launches), of_b = operands_before(b, launches);
-  return std::equal(a.launches.begin(), a.launches.begin() + launches, b.launches.begin(), is_same_call) &&
-         std::equal(of_a.begin(), of_a.end(), of_b.begin(), of_b.end(), is_same_extent);
-}
-
-}  // namespace
-
-bool are_alike(const Iteration& a, const Iteration& b) {
-  if (&a == &b) return true;
-  return a.launches.size() == b.launches.size() && a.operands == b.operands &&
-         begin_alike(a, b, static_cast<LaunchIndex>(a.launches.size()));
-}
-
-Difference first_difference(const Iteration& a, const Iteration& b) {
+// Of the launches before the end; the end itself where they are alike.
+Difference difference_before(LaunchIndex end, const Iteration& a, const Iteration& b) {
   using Mismatch = PlanFollower::Mismatch;
-  const auto end = static_cast<LaunchIndex>(std::min(a.launches.size(), b.launches.size()));
   for (LaunchIndex k = 0; k < end; ++k) {
     if (a.launches[k].signature != b.launches[k].signature) return {k, Mismatch::Kernel};
     if (a.launches[k].stream != b.launches[k].stream) return {k, Mismatch::Stream};
@@ -52,6 +27,22 @@ Difference first_difference(const Iteration& a, const Iteration& b) {
     }
   }
   return {end, Mismatch::Kernel};
+}
+
+bool begin_alike(const Iteration& a, const Iteration& b, LaunchIndex launches) {
+  return difference_before(launches, a, b).launch == launches;
+}
+
+}  // namespace
+
+bool are_alike(const Iteration& a, const Iteration& b) {
+  if (&a == &b) return true;
+  return a.launches.size() == b.launches.size() && a.operands == b.operands &&
+         begin_alike(a, b, static_cast<LaunchIndex>(a.launches.size()));
+}
+
+Difference first_difference(const Iteration& a, const Iteration& b) {
+  return difference_before(static_cast<LaunchIndex>(std::min(a.launches.size(), b.launches.size())), a, b);
 }
 
 PlanBook::Page* PlanBook::find(const Iteration& iteration) {
@@ -113,7 +104,7 @@ std::optional<PlanBook::Entry> PlanBook::branch(const PlanFollower& from, const 
       if (may_start(*page)) return Entry{page.get(), done};
     }
     if ((!is_other && done == 0) || !expects(0)) continue;
-    const bool is_round = is_other && done == launches && done <= all && begin_alike(left, *plan.iteration, done);
+    const bool is_round = is_other && done == launches && begin_alike(left, *plan.iteration, done);
     const bool is_likelier =
         started == nullptr || is_round > was_round || (is_round == was_round && page->used > started->used);
     if (!is_likelier || !may_start(*page)) continue;

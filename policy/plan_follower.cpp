@@ -53,7 +53,7 @@ PlanFollower::PlanFollower(std::shared_ptr<const LearnedPlan> plan, Tick first_s
     : PlanFollower(std::move(plan), first_step, extents, position) {
   is_disturbed_ = before.is_disturbed_;
   const Iteration& iteration = *plan_->iteration;
-  const std::size_t known = position < iteration.launches.size() ? iteration.launches[position].first_operand : 0;
+  const std::size_t known = iteration.launches[position].first_operand;
   for (std::size_t x = 0; x < known; ++x) {
     const PatternExtent extent = iteration.operands[x], same = before.plan_->iteration->operands[x];
     if (extent == kUnplanned || same == kUnplanned || before.lives_[same].empty()) continue;

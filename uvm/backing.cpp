@@ -53,19 +53,13 @@ Result<Allocation> BackingStore::allocate(std::uint64_t bytes, std::uint16_t dev
                                           Backing backing) {
   const Result<Memory> memory = take(bytes, device, backing);
   if (!memory) return memory.error();
-
-  Allocation allocation{.base = memory->base,
-                        .bytes = bytes,
-                        .driver_base = memory->driver_base,
-                        .backed_bytes = memory->backed_bytes,
-                        .context = context,
-                        .device = device,
-                        .backing = backing};
-  if (!table_.insert(allocation)) {
-    undo(*memory, device, backing);
-    return Error{CUDA_ERROR_OUT_OF_MEMORY, Reason::TableRefused};
-  }
-  return allocation;
+  return enter({.base = memory->base,
+                .bytes = bytes,
+                .driver_base = memory->driver_base,
+                .backed_bytes = memory->backed_bytes,
+                .context = context,
+                .device = device,
+                .backing = backing});
 }
 
 Result<Memory> BackingStore::reserve_and_back(std::uint64_t bytes, std::uint16_t device, Backing backing) {
@@ -94,14 +88,11 @@ void BackingStore::undo(const Memory& memory, std::uint16_t device, Backing back
   budget_.release(device, memory.backed_bytes, backing);
 }
 
-Result<Allocation> BackingStore::enter(Allocation allocation, std::uint64_t address) {
-  allocation.base = allocation.driver_base = address;
-  if (!table_.insert(allocation)) {
-    undo({.base = address, .driver_base = address, .backed_bytes = allocation.backed_bytes}, allocation.device,
-         allocation.backing);
-    return Error{CUDA_ERROR_OUT_OF_MEMORY, Reason::TableRefused};
-  }
-  return allocation;
+Result<Allocation> BackingStore::enter(Allocation allocation) {
+  if (table_.insert(allocation)) return allocation;
+  undo({.base = allocation.base, .driver_base = allocation.driver_base, .backed_bytes = allocation.backed_bytes},
+       allocation.device, allocation.backing);
+  return Error{CUDA_ERROR_OUT_OF_MEMORY, Reason::TableRefused};
 }
 
 Result<Departed> BackingStore::free(std::uint64_t base) {

@@ -73,7 +73,9 @@ class BackingStore {
       budget_.release(described.device, described.backed_bytes, described.backing);
       return Error{code, Reason::DriverRefused};
     }
-    return enter(described, address);
+    Allocation allocation = described;
+    allocation.base = allocation.driver_base = address;
+    return enter(allocation);
   }
 
   // Frees the allocation that begins at `base`. NotOurs (CUDA_ERROR_INVALID_VALUE) when there is none: the address is
@@ -95,7 +97,7 @@ class BackingStore {
  private:
   [[nodiscard]] Result<Memory> reserve_and_back(std::uint64_t bytes, std::uint16_t device, Backing backing);
   void undo(const Memory& memory, std::uint16_t device, Backing backing);
-  [[nodiscard]] Result<Allocation> enter(Allocation allocation, std::uint64_t address);
+  [[nodiscard]] Result<Allocation> enter(Allocation allocation);
   void put_back(Allocation& allocation);
   [[nodiscard]] std::vector<Departed> depart(const std::vector<Allocation>& allocations);
 

@@ -35,6 +35,13 @@ struct DriverApi {
                                  : CUmemLocation{CU_MEM_LOCATION_TYPE_DEVICE, target};
 }
 
+// Whether work in the stream may be recorded instead of run. An error (the legacy stream while a blocking stream
+// captures: CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) means hands off as well.
+[[nodiscard]] inline bool may_be_capturing(const DriverApi& api, CUstream stream) noexcept {
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  return api.cuStreamIsCapturing(stream, &status) != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
 // The address of a driver symbol, null where the driver has none. It must be the driver's own, not one of our wrappers.
 using Resolver = void* (*)(const char* symbol);
 

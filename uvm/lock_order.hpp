@@ -1,5 +1,6 @@
 // The order in which the library's mutexes may be taken: a thread that holds one may only take one of a higher rank. No
-// driver call is made while any of them is held: the driver may block, and may call back into the guest.
+// driver call is made while any of them is held (side_migrator's mutex is none of them): the driver may block, and may
+// call back into the guest.
 #pragma once
 
 #include <cstdint>

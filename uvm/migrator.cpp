@@ -28,13 +28,6 @@ class RelaxedCaptureMode {
   bool is_exchanged_;
 };
 
-// An error (the legacy stream while a blocking stream captures: CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) means hands off as
-// well.
-bool may_be_capturing(const DriverApi& api, CUstream stream) noexcept {
-  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-  return api.cuStreamIsCapturing(stream, &status) != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE;
-}
-
 }  // namespace
 
 CUresult prefetch(const DriverApi& api, std::uint64_t base, std::uint64_t bytes, CUdevice target,
@@ -42,6 +35,19 @@ CUresult prefetch(const DriverApi& api, std::uint64_t base, std::uint64_t bytes,
   const MigrationPause::Call call(migration_pause);
   if (api.cuMemPrefetchAsync_v2 == nullptr) return api.cuMemPrefetchAsync_v8000(base, bytes, target, stream);
   return api.cuMemPrefetchAsync_v2(base, bytes, location_of(target), 0, stream);
+}
+
+std::uint64_t move(const DriverApi& api, const Allocation& allocation, policy::ActionKind kind,
+                   CUstream stream) noexcept {
+  const CUdevice target = kind == policy::ActionKind::Demote ? CU_DEVICE_CPU : static_cast<CUdevice>(allocation.device);
+  const std::uint64_t bytes = policy::round_up_to_block(allocation.bytes);
+  std::uint64_t moved = 0;
+  while (moved < bytes) {
+    const std::uint64_t part = std::min(kMostBytesPerCall, bytes - moved);
+    if (prefetch(api, allocation.base + moved, part, target, stream) != CUDA_SUCCESS) break;
+    moved += part;
+  }
+  return moved;
 }
 
 void Migrator::execute(std::span<const policy::Action> actions, CUstream stream) noexcept {
@@ -55,18 +61,11 @@ void Migrator::execute(std::span<const policy::Action> actions, CUstream stream)
     if (action.kind == policy::ActionKind::Discard) continue;  // the pool's to do, under its lock
     const std::optional<Allocation> allocation = table_.lookup_extent(action.extent);
     if (!allocation) continue;
-    const bool is_demote = action.kind == policy::ActionKind::Demote;
-    const CUdevice target = is_demote ? CU_DEVICE_CPU : static_cast<CUdevice>(allocation->device);
-    std::atomic<std::uint64_t>& moved_bytes = is_demote ? demoted_bytes_ : prefetched_bytes_;
-    const std::uint64_t end = allocation->base + policy::round_up_to_block(allocation->bytes);
-    for (std::uint64_t at = allocation->base; at < end; at += kMostBytesPerCall) {
-      const std::uint64_t bytes = std::min(kMostBytesPerCall, end - at);
-      if (prefetch(api_, at, bytes, target, stream) != CUDA_SUCCESS) {
-        failed_calls_.fetch_add(1, std::memory_order_relaxed);
-        break;  // what refused this chunk refuses the next: out of host memory, or a freed extent
-      }
-      moved_bytes.fetch_add(bytes, std::memory_order_relaxed);
-    }
+    const std::uint64_t bytes = move(api_, *allocation, action.kind, stream);
+    (action.kind == policy::ActionKind::Demote ? demoted_bytes_ : prefetched_bytes_)
+        .fetch_add(bytes, std::memory_order_relaxed);
+    // Out of host memory, or a freed extent.
+    if (bytes < policy::round_up_to_block(allocation->bytes)) failed_calls_.fetch_add(1, std::memory_order_relaxed);
   }
 }
 

@@ -3,8 +3,8 @@
 // Stream order is what makes this correct for now: a demote enqueued in the launching stream follows every earlier use
 // there, and a use in another stream that still runs finds its pages by faulting; nothing is ever lost, only time. Its
 // price is that the guest's thread makes the calls and that a prefetch to the host works synchronously in the driver.
-// Migrator threads, one per direction, that follow the GPU's progress and call on idle streams replace the
-// stream-ordered calls; the choice of what moves is the policy's and does not change.
+// What a plan moves goes by threads of the library's own (migration_lane.hpp), and what a policy that looks ahead asks
+// for goes beside the stream (side_migrator.hpp).
 #pragma once
 
 #include <atomic>
@@ -33,6 +33,11 @@ struct MigratorTotals {
 // By whichever of the driver's two calls there is. `target` is a device or CU_DEVICE_CPU.
 [[nodiscard]] CUresult prefetch(const DriverApi& api, std::uint64_t base, std::uint64_t bytes, CUdevice target,
                                 CUstream stream) noexcept;
+
+// All blocks of an extent, in calls of at most kMostBytesPerCall, up to the first that is refused: what refuses one
+// refuses the next. The bytes that were asked for with success.
+std::uint64_t move(const DriverApi& api, const Allocation& allocation, policy::ActionKind kind,
+                   CUstream stream) noexcept;
 
 class Migrator {
  public:

@@ -23,8 +23,7 @@ SideMigrator::Event SideMigrator::record(CUstream stream) noexcept {
 
 void SideMigrator::execute(std::span<const policy::Action> actions, std::span<const policy::ExtentId> needed,
                            CUstream stream) noexcept {
-  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-  if (api_.cuStreamIsCapturing(stream, &status) != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE) return;
+  if (may_be_capturing(api_, stream)) return;
   const std::lock_guard lock(mutex_);
   if (!actions.empty() && open()) enqueue(actions, needed, stream);
   await(needed, stream);
@@ -64,13 +63,7 @@ void SideMigrator::fetch(std::span<const policy::Action> actions, CUevent after,
 bool SideMigrator::move(const policy::Action& action, CUstream stream) const noexcept {
   const std::optional<Allocation> allocation = table_.lookup_extent(action.extent);
   if (!allocation) return false;
-  const bool is_demote = action.kind == policy::ActionKind::Demote;
-  const CUdevice target = is_demote ? CU_DEVICE_CPU : static_cast<CUdevice>(allocation->device);
-  const std::uint64_t end = allocation->base + policy::round_up_to_block(allocation->bytes);
-  for (std::uint64_t at = allocation->base; at < end; at += kMostBytesPerCall) {
-    if (prefetch(api_, at, std::min(kMostBytesPerCall, end - at), target, stream) != CUDA_SUCCESS) return false;
-  }
-  return true;
+  return uvm::move(api_, *allocation, action.kind, stream) == policy::round_up_to_block(allocation->bytes);
 }
 
 // The same event may stand for several: waiting once is enough.

@@ -11,12 +11,6 @@ std::thread::id thread_of(CUstream stream) noexcept {
   return stream == CU_STREAM_PER_THREAD ? std::this_thread::get_id() : std::thread::id();
 }
 
-// An error (the legacy stream while a blocking stream captures) means hands off as well.
-bool may_be_capturing(const DriverApi& api, CUstream stream) noexcept {
-  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-  return api.cuStreamIsCapturing(stream, &status) != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE;
-}
-
 }  // namespace
 
 std::optional<StreamOrder::Index> StreamOrder::find(CUstream stream) const noexcept {

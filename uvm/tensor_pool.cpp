@@ -38,9 +38,7 @@ std::optional<StreamOrder::Index> TensorPool::known(std::optional<CUstream> stre
     const MutexLock lock(mutex_);
     if (const auto index = order_.find(*stream)) return index;
   }
-  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-  if (api_.cuStreamIsCapturing(*stream, &status) != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE)
-    return std::nullopt;
+  if (may_be_capturing(api_, *stream)) return std::nullopt;
   CUevent event = nullptr;
   if (api_.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS) return std::nullopt;
   StreamOrder::Wait wait;

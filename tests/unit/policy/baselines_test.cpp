@@ -24,7 +24,7 @@ struct Round {
 // The last of `rounds` rounds in which launch k touches extent k.
 Round sweep(std::string_view policy, int rounds) {
   Engine engine({.policy = policy, .budget_bytes = kBudget});
-  for (ExtentId id = 0; id < kExtents; ++id) engine.allocated({id, kBlockBytes, id});
+  for (ExtentId id = 0; id < kExtents; ++id) engine.allocated({id, kBlockBytes});
   Round last;
   Tick tick = 0;
   for (int round = 0; round < rounds; ++round) {
@@ -78,9 +78,9 @@ class G10Program {
 
   explicit G10Program(std::uint64_t budget_blocks)
       : engine_({.policy = "g10", .budget_bytes = budget_blocks * kBlockBytes}) {
-    engine_.allocated({kAlways, kBlockBytes, 0});
-    engine_.allocated({kEarly, 10 * kBlockBytes, 1});
-    engine_.allocated({kOften, 10 * kBlockBytes, 2});
+    engine_.allocated({kAlways, kBlockBytes});
+    engine_.allocated({kEarly, 10 * kBlockBytes});
+    engine_.allocated({kOften, 10 * kBlockBytes});
   }
 
   struct Move {
@@ -93,7 +93,7 @@ class G10Program {
   std::vector<Move> round() {
     std::vector<Move> moves;
     for (int launch = 0; launch < 12; ++launch) {
-      if (launch == 5) engine_.allocated({kPeak, 10 * kBlockBytes, 3});
+      if (launch == 5) engine_.allocated({kPeak, 10 * kBlockBytes});
       std::vector<ExtentId> touched{kAlways};
       if (launch == 0 || launch == 11) touched.push_back(kEarly);
       if (launch == 0 || launch == 2 || launch == 9) touched.push_back(kOften);
@@ -145,7 +145,7 @@ TEST(Baselines, driver_asks_for_nothing) {
 TEST(Baselines, prefetch_at_alloc_prefetches_what_was_never_touched_and_faults_what_comes_back) {
   Engine engine({.policy = "prefetch_at_alloc", .budget_bytes = kBlockBytes});
   const std::vector<ExtentId> ids{0, 1};
-  for (const ExtentId id : ids) engine.allocated({id, kBlockBytes, id});
+  for (const ExtentId id : ids) engine.allocated({id, kBlockBytes});
   const auto launch = [&](ExtentId id) {
     Actions actions;
     engine.launch({.tick = 0, .signature = 1, .time_ns = 0, .touched = {&id, 1}}, actions);

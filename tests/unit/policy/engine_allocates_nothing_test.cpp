@@ -29,7 +29,7 @@ TEST(EngineAllocatesNothing, in_steady_launches_with_and_without_eviction) {
   constexpr ExtentId kExtents = 64;
   for (const std::uint64_t budget_blocks : {kExtents, kExtents / 2}) {
     Engine engine({.policy = "on_demand", .budget_bytes = budget_blocks * kBlockBytes});
-    for (ExtentId id = 0; id < kExtents; ++id) engine.allocated({id, kBlockBytes, id});
+    for (ExtentId id = 0; id < kExtents; ++id) engine.allocated({id, kBlockBytes});
     Actions actions;
     Tick tick = 0;
     const auto iterate = [&](int times) {

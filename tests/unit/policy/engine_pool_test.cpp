@@ -13,8 +13,8 @@ constexpr std::uint64_t kBudgetBytes = 8 * kBlockBytes;
 
 class RetiredExtents : public testing::TestWithParam<bool> {
  protected:
-  void allocate(ExtentId id, std::uint64_t blocks) { engine.allocated({id, blocks * kBlockBytes, id}); }
-  void revive(ExtentId id, std::uint64_t blocks) { engine.revived({id, blocks * kBlockBytes, id}); }
+  void allocate(ExtentId id, std::uint64_t blocks) { engine.allocated({id, blocks * kBlockBytes}); }
+  void revive(ExtentId id, std::uint64_t blocks) { engine.revived({id, blocks * kBlockBytes}); }
   std::vector<Action> launch(std::vector<ExtentId> touched) {
     Actions actions;
     engine.launch({++tick, 1, tick, touched}, actions);
@@ -123,12 +123,12 @@ TEST_P(RetiredExtents, keep_their_place_when_they_are_cut_and_joined) {
   allocate(0, 6);
   launch({0});
   engine.retired({0});
-  engine.reshaped(std::vector<ExtentId>{0}, std::vector<Allocated>{{0, 2 * kBlockBytes, 0}, {1, 4 * kBlockBytes, 0}});
+  engine.reshaped(std::vector<ExtentId>{0}, std::vector<Allocated>{{0, 2 * kBlockBytes}, {1, 4 * kBlockBytes}});
   EXPECT_EQ(engine.resident_bytes(), 6 * kBlockBytes);
   revive(1, 4);
   EXPECT_TRUE(engine.is_resident(1));
   engine.retired({1});
-  engine.reshaped(std::vector<ExtentId>{0, 1}, std::vector<Allocated>{{1, 6 * kBlockBytes, 0}});
+  engine.reshaped(std::vector<ExtentId>{0, 1}, std::vector<Allocated>{{1, 6 * kBlockBytes}});
   EXPECT_EQ(engine.resident_bytes(), 6 * kBlockBytes);
   engine.freed({1});
   EXPECT_EQ(engine.resident_bytes(), 0u);
@@ -178,10 +178,10 @@ TEST_P(RetiredExtents, of_which_only_a_part_is_on_the_device_lose_it_at_the_next
   engine.retired({0});
   engine.retired({1});
   const std::vector<ExtentId> before{0, 1};
-  const std::vector<Allocated> joined{{2, 9 * kBlockBytes, 2}};
+  const std::vector<Allocated> joined{{2, 9 * kBlockBytes}};
   engine.reshaped(before, joined);
   const std::vector<ExtentId> whole{2};
-  const std::vector<Allocated> parts{{3, 5 * kBlockBytes, 3}, {4, 4 * kBlockBytes, 4}};
+  const std::vector<Allocated> parts{{3, 5 * kBlockBytes}, {4, 4 * kBlockBytes}};
   engine.reshaped(whole, parts);
   EXPECT_EQ(engine.resident_bytes(), 0u);
   const ActionKind leaves = GetParam() ? ActionKind::Discard : ActionKind::Demote;

@@ -27,7 +27,7 @@ TEST(Engine, names_the_policies_there_are_when_asked_for_another) {
 
 TEST(Engine, a_first_touch_moves_no_bytes) {
   Engine engine({.policy = "on_demand", .budget_bytes = 8 * kBlock});
-  engine.allocated({0, 4 * kBlock, 1});
+  engine.allocated({0, 4 * kBlock});
   EXPECT_FALSE(engine.is_resident(0));
   EXPECT_EQ(engine.footprint_bytes(), 4 * kBlock);
   Actions actions;
@@ -39,7 +39,7 @@ TEST(Engine, a_first_touch_moves_no_bytes) {
 
 TEST(Engine, ignores_extents_that_it_does_not_know) {
   Engine engine({.policy = "on_demand", .budget_bytes = kBlock});
-  engine.allocated({3, kBlock, 1});
+  engine.allocated({3, kBlock});
   engine.freed({3});
   engine.freed({77});
   Actions actions;
@@ -52,7 +52,7 @@ TEST(Engine, ignores_extents_that_it_does_not_know) {
 
 TEST(Engine, counts_an_extent_named_twice_once) {
   Engine engine({.policy = "on_demand", .budget_bytes = kBlock});
-  engine.allocated({0, kBlock, 1});
+  engine.allocated({0, kBlock});
   Actions actions;
   const std::vector<ExtentId> touched{0, 0};
   engine.launch({1, 1, 0, touched}, actions);
@@ -149,7 +149,8 @@ TEST(Engine, agrees_with_the_reference_model_on_random_programs) {
         const ExtentId id = unused[i];
         unused.erase(unused.begin() + static_cast<std::ptrdiff_t>(i));
         sizes[id] = (1 + random() % 6) * kBlock;
-        engine.allocated({id, sizes[id], random()});
+        random();
+        engine.allocated({id, sizes[id]});
         model.allocated(id, sizes[id]);
         live.push_back(id);
       } else if (what < 27) {
@@ -202,11 +203,11 @@ class TrainingLoop {
   static constexpr std::uint64_t kLaunchesPerIteration = kLayers * (4 + 6) + kLayers + 1;
 
   explicit TrainingLoop(Engine& engine) : engine_(engine) {
-    for (ExtentId i = 0; i < 2 * kLayers; ++i) engine_.allocated({i, kBlock, ordinal_++});
+    for (ExtentId i = 0; i < 2 * kLayers; ++i) engine_.allocated({i, kBlock});
   }
   void iterate() {
     for (ExtentId layer = 0; layer < kLayers; ++layer) {
-      engine_.allocated({activation(layer), 2 * kBlock, ordinal_++});
+      engine_.allocated({activation(layer), 2 * kBlock});
       for (std::uint64_t k = 0; k < 4; ++k) {
         launch(k, k == 0 ? std::vector<ExtentId>{layer, activation(layer)} : std::vector<ExtentId>{activation(layer)});
       }
@@ -235,7 +236,6 @@ class TrainingLoop {
   }
   Engine& engine_;
   Actions actions_;
-  std::uint64_t ordinal_ = 0;
   Tick tick_ = 0;
 };
 
@@ -260,7 +260,7 @@ TEST(Engine, reports_iterations_of_identical_layers_from_the_second_on) {
 TEST(Engine, finds_the_iteration_although_launches_name_extents_by_accident) {
   Engine engine({.policy = "on_demand", .budget_bytes = 100 * kBlock});
   constexpr ExtentId kExtents = 8;
-  for (ExtentId id = 0; id < kExtents; ++id) engine.allocated({id, (id + 1) * kBlock, id});
+  for (ExtentId id = 0; id < kExtents; ++id) engine.allocated({id, (id + 1) * kBlock});
   std::mt19937 random(1);  // NOLINT: the same sequence every time
   Actions actions;
   Tick tick = 0;
@@ -298,7 +298,7 @@ TEST(Engine, rows_and_the_iteration_under_way_add_up_to_the_totals) {
 
 TEST(Engine, the_working_set_is_what_an_iteration_touches_of_what_is_allocated) {
   Engine engine({.policy = "on_demand", .budget_bytes = 100 * kBlock});
-  for (ExtentId id = 0; id < 20; ++id) engine.allocated({id, kBlock, id});
+  for (ExtentId id = 0; id < 20; ++id) engine.allocated({id, kBlock});
   Actions actions;
   std::vector<IterationStats> rows;
   for (Tick tick = 0; tick < 100; ++tick) {

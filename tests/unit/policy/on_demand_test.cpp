@@ -16,7 +16,7 @@ class OnDemand : public testing::Test {
   void start(std::uint64_t budget_blocks, const std::vector<std::uint64_t>& blocks) {
     engine_.set_budget(budget_blocks * kBlock);
     for (std::size_t i = 0; i < blocks.size(); ++i) {
-      engine_.allocated({static_cast<ExtentId>(i), blocks[i] * kBlock, i});
+      engine_.allocated({static_cast<ExtentId>(i), blocks[i] * kBlock});
     }
   }
   // What the launch demands, as "-e" for demote and "+e" for prefetch, in order.
